@@ -1,0 +1,165 @@
+//! The backward passes of [`DistributedBackend`], written by hand.
+
+use std::marker::PhantomData;
+
+use burn::backend::{
+    Autodiff,
+    autodiff::{
+        NodeId,
+        checkpoint::{
+            base::Checkpointer,
+            retro_forward::RetroForward,
+            state::BackwardStates,
+            strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing},
+        },
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+
+use super::{Conjugate, DistributedBackend, GradientHook, staged};
+
+/// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
+/// untracked and gets nothing.
+#[derive(Debug)]
+struct Adjoint;
+
+impl<B: DistributedBackend, const N: usize> Backward<B, N> for Adjoint {
+    type State = Conjugate;
+
+    fn backward(
+        self,
+        ops: Ops<Conjugate, N>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        if let Some(Some(parent)) = ops.parents.first() {
+            let grad = B::dist_apply(grad, ops.state.reversed());
+            grads.register::<B>(parent.id, grad);
+        }
+    }
+}
+
+/// Runs the forward step again in the backward pass.
+#[derive(Debug)]
+struct Again<B> {
+    input: NodeId,
+    conjugate: Conjugate,
+    backend: PhantomData<B>,
+}
+
+impl<B: DistributedBackend> RetroForward for Again<B> {
+    fn forward(&self, states: &mut BackwardStates, output: NodeId) {
+        let input = states.get_state::<B::FloatTensorPrimitive>(&self.input);
+        states.save(output, B::dist_apply(input, self.conjugate.clone()));
+    }
+}
+
+#[derive(Debug)]
+struct Delivery;
+
+impl<B: DistributedBackend> Backward<B, 2> for Delivery {
+    type State = GradientHook;
+
+    fn backward(
+        self,
+        ops: Ops<GradientHook, 2>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        staged::deliver::<B>(grad, |gradient| ops.state.ready(gradient));
+    }
+}
+
+#[derive(Debug)]
+struct Rung;
+
+impl<B: DistributedBackend> Backward<B, 1> for Rung {
+    type State = ();
+
+    fn backward(self, _ops: Ops<(), 1>, _grads: &mut Gradients, _checkpointer: &mut Checkpointer) {}
+}
+
+/// Finishes a prepared operation whose state is `$state` and whose output is `$output`.
+macro_rules! finish {
+    ($prepared:expr, $state:expr, $output:expr) => {
+        match $prepared.stateful() {
+            OpsKind::Tracked(prepared) => {
+                let state = $state;
+                prepared.finish(state, $output)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish($output),
+        }
+    };
+}
+
+/// Prepares, runs and records a conjugate over the given parent nodes.
+macro_rules! apply {
+    ($tensor:ident, $conjugate:ident, $nodes:expr) => {{
+        let nodes = $nodes;
+        if $conjugate.recompute {
+            let again = Again::<B> {
+                input: $tensor.id(),
+                conjugate: $conjugate.clone(),
+                backend: PhantomData,
+            };
+            let prepared = Adjoint
+                .prepare::<BalancedCheckpointing>(nodes)
+                .memory_bound()
+                .retro_forward(again)
+                .parents([&$tensor]);
+            finish!(
+                prepared,
+                $conjugate.clone(),
+                B::dist_apply($tensor.into_primitive(), $conjugate)
+            )
+        } else {
+            let prepared = Adjoint.prepare::<NoCheckpointing>(nodes).compute_bound();
+            finish!(
+                prepared,
+                $conjugate.clone(),
+                B::dist_apply($tensor.into_primitive(), $conjugate)
+            )
+        }
+    }};
+}
+
+impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodiff<B, C> {
+    fn dist_apply(tensor: FloatTensor<Self>, conjugate: Conjugate) -> FloatTensor<Self> {
+        apply!(tensor, conjugate, [tensor.node()])
+    }
+
+    fn dist_apply_at(
+        tensor: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        conjugate: Conjugate,
+    ) -> FloatTensor<Self> {
+        apply!(tensor, conjugate, [tensor.node(), rung.node()])
+    }
+
+    fn dist_hook(
+        tensor: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        hook: GradientHook,
+    ) -> FloatTensor<Self> {
+        let prepared = Delivery
+            .prepare::<C>([tensor.node(), rung.node()])
+            .compute_bound();
+        let output = tensor.into_primitive();
+        match prepared.stateful() {
+            OpsKind::Tracked(prepared) => {
+                hook.used();
+                prepared.finish(hook, output)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        }
+    }
+
+    fn dist_rung(below: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Rung.prepare::<C>([below.node()]).compute_bound();
+        finish!(prepared, (), below.into_primitive())
+    }
+}

@@ -1,0 +1,40 @@
+//! [`GradientHook`] and [`GradientSink`]: a parameter's gradient, the moment it is ready.
+
+use std::sync::Arc;
+
+use crate::communicator::HostBuffer;
+use crate::error::Result;
+
+/// Takes gradients as the backward pass produces them.
+///
+/// Called on the thread that runs the backward pass, under the autodiff graph's lock: an
+/// implementation must neither wait for another rank nor run a backward pass.
+pub trait GradientSink: std::fmt::Debug + Send + Sync {
+    /// A tracked use of the parameter was recorded in a forward pass.
+    fn used(&self, parameter: usize);
+
+    /// The gradient of one use: the sink owns it from here on; the leaf gets none.
+    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>);
+}
+
+/// One parameter's place at a [`GradientSink`].
+#[derive(Debug, Clone)]
+pub struct GradientHook {
+    sink: Arc<dyn GradientSink>,
+    parameter: usize,
+}
+
+impl GradientHook {
+    /// A hook that delivers to `sink` under the number `parameter`.
+    pub fn new(sink: Arc<dyn GradientSink>, parameter: usize) -> Self {
+        Self { sink, parameter }
+    }
+
+    pub(super) fn used(&self) {
+        self.sink.used(self.parameter);
+    }
+
+    pub(super) fn ready(&self, gradient: Result<HostBuffer>) {
+        self.sink.ready(self.parameter, gradient);
+    }
+}

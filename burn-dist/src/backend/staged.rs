@@ -1,0 +1,201 @@
+//! Runs a [`Step`] on any backend through host memory.
+
+use burn::backend::{
+    Backend, Scalar, Slice, TensorMetadata,
+    tensor::{Device, FloatTensor},
+    try_read_sync,
+};
+use burn::tensor::{DType, Shape};
+
+use super::Step;
+use crate::communicator::{HostBuffer, Operation, ReduceOp};
+use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
+
+/// Reads a tensor into host memory, contiguous. On Flex a uniquely held tensor is not copied.
+pub(super) fn read<B: Backend>(tensor: FloatTensor<B>, group: &ProcessGroup) -> Result<HostBuffer> {
+    try_read_sync(B::float_into_data(tensor))
+        .expect("invariant: native targets can block on a read")
+        .map(HostBuffer::from)
+        .map_err(|error| {
+            group.invalid_call(
+                "reading a tensor",
+                error.to_string(),
+                "look at the device's own error above",
+            )
+        })
+}
+
+fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> FloatTensor<B> {
+    B::float_from_data(buffer.into(), device)
+}
+
+/// Runs `step`. On failure the group is poisoned and the result is NaN throughout, so that it can
+/// never be taken for good: backward passes cannot return an error.
+pub(super) fn run<B: Backend>(
+    tensor: FloatTensor<B>,
+    step: &Step,
+    group: &ProcessGroup,
+) -> FloatTensor<B> {
+    let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device());
+    match try_run::<B>(tensor, step, group, &device) {
+        Ok(output) => output,
+        Err(failure) => {
+            let shape = step
+                .output_shape(&shape, group)
+                .unwrap_or_else(|_| shape.to_vec());
+            if group.check().is_ok() {
+                group.abort(failure);
+            }
+            nan::<B>(shape, dtype, &device)
+        }
+    }
+}
+
+fn nan<B: Backend>(shape: Vec<usize>, dtype: DType, device: &Device<B>) -> FloatTensor<B> {
+    B::float_full(
+        Shape::from(shape),
+        Scalar::from(f64::NAN),
+        device,
+        dtype.into(),
+    )
+}
+
+fn try_run<B: Backend>(
+    tensor: FloatTensor<B>,
+    step: &Step,
+    group: &ProcessGroup,
+    device: &Device<B>,
+) -> Result<FloatTensor<B>> {
+    let shape = tensor.shape().to_vec();
+    let output_shape = step.output_shape(&shape, group)?;
+    match step {
+        Step::Identity => Ok(tensor),
+        Step::Slice { dim } => Ok(own_part::<B>(tensor, *dim, &output_shape, group)),
+        Step::AllReduce(op) => call::<B>(tensor, Operation::AllReduce(*op), group, device),
+        Step::ReduceScatter { op, dim } => {
+            along::<B>(tensor, *dim, Operation::ReduceScatter(*op), group, device)
+        }
+        Step::AllGather { dim } => along::<B>(tensor, *dim, Operation::AllGather, group, device),
+        Step::AllToAllUneven { dim, send, receive } => {
+            let operation = Operation::AllToAll {
+                send_counts: send.clone(),
+                recv_counts: receive.clone(),
+            };
+            along::<B>(tensor, *dim, operation, group, device)
+        }
+        Step::AllToAll {
+            split_dim,
+            concat_dim,
+        } => all_to_all::<B>(tensor, *split_dim, *concat_dim, output_shape, group, device),
+        Step::Broadcast { root } => {
+            call::<B>(tensor, Operation::Broadcast { root: *root }, group, device)
+        }
+        Step::ReduceToRoot { root } => {
+            let sum = call::<B>(tensor, Operation::AllReduce(ReduceOp::Sum), group, device)?;
+            if group.index() == *root {
+                return Ok(sum);
+            }
+            let dtype = sum.dtype().into();
+            Ok(B::float_full(sum.shape(), Scalar::from(0.0), device, dtype))
+        }
+        Step::SendRecv { to, from, receive } => {
+            let operation = Operation::SendRecv {
+                to: Some(*to),
+                from: Some(*from),
+                receive: receive.clone(),
+            };
+            call::<B>(tensor, operation, group, device)
+        }
+    }
+}
+
+fn call<B: Backend>(
+    tensor: FloatTensor<B>,
+    operation: Operation,
+    group: &ProcessGroup,
+    device: &Device<B>,
+) -> Result<FloatTensor<B>> {
+    let output = group.run(operation, read::<B>(tensor, group)?)?;
+    Ok(write::<B>(output, device))
+}
+
+/// Calls on the first dim; another dim is brought to the front and back.
+fn along<B: Backend>(
+    tensor: FloatTensor<B>,
+    dim: usize,
+    operation: Operation,
+    group: &ProcessGroup,
+    device: &Device<B>,
+) -> Result<FloatTensor<B>> {
+    if dim == 0 {
+        return call::<B>(tensor, operation, group, device);
+    }
+    let front = B::float_swap_dims(tensor, 0, dim);
+    let output = call::<B>(front, operation, group, device)?;
+    Ok(B::float_swap_dims(output, 0, dim))
+}
+
+fn own_part<B: Backend>(
+    tensor: FloatTensor<B>,
+    dim: usize,
+    output_shape: &[usize],
+    group: &ProcessGroup,
+) -> FloatTensor<B> {
+    let slices: Vec<Slice> = output_shape
+        .iter()
+        .enumerate()
+        .map(|(d, &size)| {
+            let start = if d == dim { group.index() * size } else { 0 };
+            Slice::from(start..start + size)
+        })
+        .collect();
+    B::float_slice(tensor, &slices)
+}
+
+/// `[.., s, .., c, ..] -> [.., s/n, .., n*c, ..]`: the part index moves from the split dim to the
+/// front, travels, and settles before the concat dim.
+fn all_to_all<B: Backend>(
+    tensor: FloatTensor<B>,
+    split_dim: usize,
+    concat_dim: usize,
+    output_shape: Vec<usize>,
+    group: &ProcessGroup,
+    device: &Device<B>,
+) -> Result<FloatTensor<B>> {
+    let n = group.size();
+    let shape = tensor.shape().to_vec();
+    let num_dims = shape.len();
+    let mut cut = shape.clone();
+    cut[split_dim] /= n;
+    cut.insert(split_dim, n);
+    let parts = B::float_reshape(tensor, Shape::from(cut));
+    let to_front: Vec<usize> = std::iter::once(split_dim)
+        .chain((0..=num_dims).filter(|&d| d != split_dim))
+        .collect();
+    let parts = B::float_permute(parts, &to_front);
+    let operation = Operation::AllToAll {
+        send_counts: vec![1; n],
+        recv_counts: vec![1; n],
+    };
+    let arrived = call::<B>(parts, operation, group, device)?;
+    let mut settle: Vec<usize> = (1..=num_dims).collect();
+    settle.insert(concat_dim, 0);
+    let joined = B::float_permute(arrived, &settle);
+    Ok(B::float_reshape(joined, Shape::from(output_shape)))
+}
+
+/// Hands a gradient's bytes to `sink`; a failed read is handed on as the error.
+pub(super) fn deliver<B: Backend>(
+    gradient: FloatTensor<B>,
+    sink: impl FnOnce(std::result::Result<HostBuffer, DistError>),
+) {
+    let read = try_read_sync(B::float_into_data(gradient))
+        .expect("invariant: native targets can block on a read");
+    sink(read.map(HostBuffer::from).map_err(|error| {
+        DistError::config(
+            format!("a gradient could not be read from its device: {error}"),
+            "look at the device's own error above",
+        )
+    }));
+}

@@ -1,0 +1,51 @@
+//! Communicators: how ranks exchange contiguous buffers. The contract is in `README.md`.
+
+mod call;
+mod host_buffer;
+mod members;
+mod options;
+mod reduce_op;
+mod traffic;
+mod work;
+
+use std::fmt::Debug;
+
+pub use call::{Call, Operation};
+pub use host_buffer::HostBuffer;
+pub use members::Members;
+pub use options::{Algorithm, CommunicatorOptions};
+pub use reduce_op::ReduceOp;
+pub use traffic::Traffic;
+pub use work::{Completion, Work};
+
+use crate::error::{DistError, Result};
+
+/// Moves buffers between the members of one group.
+///
+/// All members make the same calls in the same order, from any thread. Calls run in the order in
+/// which they were started. A failure is a value: every member gets a [`DistError`], and from then
+/// on the communicator refuses every call with [`DistError::Poisoned`].
+pub trait Communicator: Debug + Send + Sync {
+    /// Who is in the group, and which of them this rank is.
+    fn members(&self) -> &Members;
+
+    /// Starts a call and returns at once; the call progresses while the caller computes.
+    fn start(&self, call: Call) -> Work;
+
+    /// Makes a call and waits for its end. May run on the caller's thread.
+    ///
+    /// # Errors
+    /// As [`Work::wait`].
+    fn run(&self, call: Call) -> Result<HostBuffer> {
+        self.start(call).wait()
+    }
+
+    /// Bytes moved so far.
+    fn traffic(&self) -> Traffic;
+
+    /// The failure that poisoned the group, if any.
+    fn failure(&self) -> Option<DistError>;
+
+    /// Ends the group for all members with `cause`; the first cause stays.
+    fn abort(&self, cause: DistError);
+}

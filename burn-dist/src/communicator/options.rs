@@ -1,0 +1,36 @@
+//! [`CommunicatorOptions`] and [`Algorithm`].
+
+use std::time::Duration;
+
+/// How a reduction or gather is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Algorithm {
+    /// Direct exchange: an all-to-all of chunks, a local sum in rank order, an all-gather.
+    /// Each rank sends `2S(n-1)/n` bytes in two steps. Canonical order: the default.
+    #[default]
+    Direct,
+    /// Ring: `2(n-1)` steps to the next neighbour, `2S(n-1)/n` bytes per rank. Chunk `c` is added
+    /// in the rotated order `c+1, c+2, ..., c`: deterministic, but not rank order.
+    Ring,
+    /// Parameter server: everyone sends all to index 0, which reduces in rank order and answers.
+    /// The server moves `2S(n-1)` bytes, every other rank `2S`. The baseline that a ring removes.
+    Centralized,
+}
+
+/// What a communicator is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommunicatorOptions {
+    /// Algorithm of all_reduce, reduce_scatter and all_gather.
+    pub algorithm: Algorithm,
+    /// Longest wait for peers within one call.
+    pub timeout: Duration,
+}
+
+impl Default for CommunicatorOptions {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::Direct,
+            timeout: Duration::from_secs(300),
+        }
+    }
+}

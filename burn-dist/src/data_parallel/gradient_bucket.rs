@@ -1,0 +1,167 @@
+//! [`GradientBucket`]: the gradients of some parameters, collected, sent and given back.
+
+use burn::tensor::{Bytes, DType};
+
+use super::BucketLayout;
+use crate::communicator::{HostBuffer, Operation, ReduceOp, Work};
+use crate::error::Result;
+use crate::group::ProcessGroup;
+
+/// A bucket goes `add`, ..., `add`, `launch`, `wait`, and is then empty again.
+#[derive(Debug)]
+pub(super) struct GradientBucket {
+    layout: BucketLayout,
+    buffer: Option<HostBuffer>,
+    touched: Vec<bool>,
+    work: Option<Work>,
+}
+
+impl GradientBucket {
+    pub(super) fn new(layout: BucketLayout) -> Self {
+        Self {
+            touched: vec![false; layout.slots.len()],
+            layout,
+            buffer: None,
+            work: None,
+        }
+    }
+
+    pub(super) fn layout(&self) -> &BucketLayout {
+        &self.layout
+    }
+
+    pub(super) fn is_launched(&self) -> bool {
+        self.work.is_some()
+    }
+
+    /// Adds a gradient to its slot; the first one is stored as it is.
+    pub(super) fn add(&mut self, slot: usize, gradient: HostBuffer) {
+        let place = self.layout.slots[slot];
+        assert_eq!(
+            gradient.num_elements(),
+            place.len,
+            "invariant: a gradient has its parameter's size"
+        );
+        let first = !std::mem::replace(&mut self.touched[slot], true);
+        // A bucket of one takes the gradient's own memory.
+        if first && self.layout.slots.len() == 1 && gradient.dtype() == self.layout.dtype {
+            self.buffer = Some(gradient.reshaped(vec![place.len]));
+            return;
+        }
+        let layout = &self.layout;
+        let buffer = self.buffer.get_or_insert_with(|| allocate(layout));
+        let size = layout.dtype.size();
+        let target =
+            &mut buffer.bytes_mut()[place.offset * size..(place.offset + place.len) * size];
+        write(target, &gradient, layout.dtype, first);
+    }
+
+    /// Starts the all-reduce. Slots that got nothing hold -0.0, which changes no sum.
+    pub(super) fn launch(&mut self, op: ReduceOp, group: &ProcessGroup) {
+        let layout = &self.layout;
+        let mut buffer = self.buffer.take().unwrap_or_else(|| allocate(layout));
+        let size = layout.dtype.size();
+        for (slot, touched) in layout.slots.iter().zip(&self.touched) {
+            if !touched {
+                let range = slot.offset * size..(slot.offset + slot.len) * size;
+                fill_negative_zero(&mut buffer.bytes_mut()[range], layout.dtype);
+            }
+        }
+        self.work = Some(group.start(Operation::AllReduce(op), buffer));
+    }
+
+    /// Waits for the sum and empties the bucket. Also tells which slots this rank filled.
+    pub(super) fn wait(&mut self) -> Result<(HostBuffer, Vec<bool>)> {
+        let work = self.work.take().expect("invariant: waits after launch");
+        let touched = self.reset();
+        Ok((work.wait()?, touched))
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&mut self) -> Vec<bool> {
+        self.buffer = None;
+        self.work = None;
+        let empty = vec![false; self.layout.slots.len()];
+        std::mem::replace(&mut self.touched, empty)
+    }
+}
+
+fn allocate(layout: &BucketLayout) -> HostBuffer {
+    // Written in full before it is sent: slots by `add`, the others by `launch`.
+    HostBuffer::new(
+        match layout.dtype {
+            DType::F64 => Bytes::from_elems(vec![0f64; layout.num_elements()]),
+            _ => Bytes::from_elems(vec![0f32; layout.num_elements()]),
+        },
+        layout.dtype,
+        vec![layout.num_elements()],
+    )
+}
+
+fn write(target: &mut [u8], gradient: &HostBuffer, dtype: DType, first: bool) {
+    match (dtype, gradient.dtype()) {
+        (to, from) if to == from && first => target.copy_from_slice(gradient.bytes()),
+        (DType::F64, DType::F64) => accumulate::<f64, f64>(target, gradient.bytes(), first, |x| x),
+        (DType::F32, DType::F32) => accumulate::<f32, f32>(target, gradient.bytes(), first, |x| x),
+        (DType::F32, DType::F16) => {
+            accumulate::<f32, half::f16>(target, gradient.bytes(), first, half::f16::to_f32);
+        }
+        (DType::F32, DType::BF16) => {
+            accumulate::<f32, half::bf16>(target, gradient.bytes(), first, half::bf16::to_f32);
+        }
+        (to, from) => unreachable!("invariant: a {from:?} gradient is not planned as {to:?}"),
+    }
+}
+
+fn accumulate<T, G>(target: &mut [u8], gradient: &[u8], first: bool, convert: fn(G) -> T)
+where
+    T: bytemuck::Pod + std::ops::AddAssign,
+    G: bytemuck::Pod,
+{
+    let target: &mut [T] = bytemuck::cast_slice_mut(target);
+    let gradient: &[G] = bytemuck::cast_slice(gradient);
+    for (sum, &value) in target.iter_mut().zip(gradient) {
+        if first {
+            *sum = convert(value);
+        } else {
+            *sum += convert(value);
+        }
+    }
+}
+
+fn fill_negative_zero(target: &mut [u8], dtype: DType) {
+    match dtype {
+        DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(target).fill(-0.0),
+        _ => bytemuck::cast_slice_mut::<u8, f32>(target).fill(-0.0),
+    }
+}
+
+/// Whether every element is -0.0, which is what a slot holds that no rank filled.
+pub(super) fn is_negative_zero(bytes: &[u8], dtype: DType) -> bool {
+    match dtype {
+        DType::F64 => bytemuck::cast_slice::<u8, u64>(bytes)
+            .iter()
+            .all(|&bits| bits == (-0.0f64).to_bits()),
+        _ => bytemuck::cast_slice::<u8, u32>(bytes)
+            .iter()
+            .all(|&bits| bits == (-0.0f32).to_bits()),
+    }
+}
+
+/// Divides every element once.
+pub(super) fn divide(buffer: &mut HostBuffer, divisor: usize) {
+    match buffer.dtype() {
+        DType::F64 => {
+            let divisor = divisor as f64;
+            bytemuck::cast_slice_mut::<u8, f64>(buffer.bytes_mut())
+                .iter_mut()
+                .for_each(|x| *x /= divisor);
+        }
+        _ => {
+            let divisor = divisor as f32;
+            bytemuck::cast_slice_mut::<u8, f32>(buffer.bytes_mut())
+                .iter_mut()
+                .for_each(|x| *x /= divisor);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Data parallelism: every rank holds the whole model and sees its own part of the batch.
+//!
+//! | file | what |
+//! |---|---|
+//! | `data_parallel.rs` | the strategy: wrap, sync, no_sync, join |
+//! | `naive_data_parallel.rs` | its plain twin |
+//! | `bucket_plan.rs` | which gradient travels in which bucket; pure |
+//! | `gradient_bucket.rs` | one bucket: add, launch, wait |
+//! | `reducer.rs` | gradients in, buckets out, in index order |
+//! | `synchronized.rs` | the hook on a parameter |
+//! | `parameter_spec.rs`, `replica.rs` | the same model on every rank |
+
+mod bucket_plan;
+mod data_parallel;
+mod gradient_bucket;
+mod gradient_event;
+mod naive_data_parallel;
+mod parameter_spec;
+mod reducer;
+mod replica;
+mod synchronized;
+
+pub use bucket_plan::{BucketLayout, BucketPlan, BucketSizes, BucketSlot};
+pub use data_parallel::{DataParallel, DataParallelConfig, JoinTurn};
+pub use gradient_event::GradientEvent;
+pub use naive_data_parallel::NaiveDataParallel;
+pub use parameter_spec::{ParameterSpec, ParameterTable};
+pub use replica::parameter_hash;

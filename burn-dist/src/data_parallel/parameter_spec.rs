@@ -1,0 +1,140 @@
+//! [`ParameterSpec`] and [`ParameterTable`]: what a module holds, without its values.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType, Device, Int, Tensor};
+
+use crate::error::{DistError, Result};
+
+/// One parameter or buffer of a module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParameterSpec {
+    /// Path in the module, as `blocks.0.norm.gamma`.
+    pub name: String,
+    /// Burn's identifier; it differs between processes.
+    pub id: ParamId,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// Where it lies, with its autodiff settings.
+    pub device: Device,
+    /// Whether the optimizer may change it.
+    pub trainable: bool,
+}
+
+impl ParameterSpec {
+    /// Number of elements.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// What replicas must have in common, on one line.
+    pub fn describe(&self) -> String {
+        let kind = if self.trainable { "" } else { ", not trained" };
+        format!("{} {:?} {:?}{kind}", self.name, self.shape, self.dtype)
+    }
+}
+
+/// A module's parameters in visiting order; a shared parameter stands once, where it comes first.
+#[derive(Debug, Clone, Default)]
+pub struct ParameterTable {
+    specs: Vec<ParameterSpec>,
+    path: Vec<String>,
+    last: Option<usize>,
+    refused: Option<String>,
+}
+
+impl ParameterTable {
+    /// Reads a module's table; lazy parameters are initialised.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] if a trainable parameter already carries a reparameterization: a
+    /// parameter carries only one, and ours would be lost without a word.
+    pub fn of<M: Module>(module: &M) -> Result<Self> {
+        let mut table = Self::default();
+        module.visit(&mut table);
+        match table.refused.take() {
+            Some(problem) => Err(DistError::config(
+                problem,
+                "wrap a model once, before other reparameterizations, or materialize() it first",
+            )),
+            None => Ok(table),
+        }
+    }
+
+    /// The parameters in visiting order.
+    pub fn specs(&self) -> &[ParameterSpec] {
+        &self.specs
+    }
+
+    /// Position of a parameter, by Burn's identifier.
+    pub fn position(&self, id: ParamId) -> Option<usize> {
+        self.specs.iter().position(|spec| spec.id == id)
+    }
+
+    fn push(&mut self, spec: ParameterSpec) {
+        self.last = match self.position(spec.id) {
+            Some(known) => Some(known),
+            None => {
+                self.specs.push(spec);
+                Some(self.specs.len() - 1)
+            }
+        };
+    }
+}
+
+impl ModuleVisitor for ParameterTable {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        if container_type == "Reparameterization"
+            && let Some(spec) = self.last.map(|last| &self.specs[last])
+            && spec.trainable
+            && self.refused.is_none()
+        {
+            self.refused = Some(format!(
+                "parameter {} already carries the reparameterization {name:?}",
+                spec.name
+            ));
+        }
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.base();
+        self.push(ParameterSpec {
+            name: self.path.join("."),
+            id: param.id,
+            shape: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+            device: tensor.device(),
+            trainable: tensor.is_require_grad(),
+        });
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let tensor = param.val();
+        self.push(ParameterSpec {
+            name: self.path.join("."),
+            id: param.id,
+            shape: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+            device: tensor.device(),
+            trainable: false,
+        });
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.push(ParameterSpec {
+            name: self.path.join("."),
+            id: param.id,
+            shape: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+            device: tensor.device(),
+            trainable: false,
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! [`Reducer`]: takes gradients from the hooks, fills buckets, launches them in index order.
+
+use std::sync::{Mutex, MutexGuard};
+
+use super::gradient_bucket::GradientBucket;
+use super::{BucketPlan, GradientEvent};
+use crate::backend::GradientSink;
+use crate::communicator::{HostBuffer, ReduceOp};
+use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
+
+/// A bucket's reduced gradients.
+#[derive(Debug)]
+pub(super) struct Reduced {
+    pub(super) buffer: HostBuffer,
+    /// Which slots this rank filled.
+    pub(super) touched: Vec<bool>,
+    /// What the sum is still to be divided by.
+    pub(super) divisor: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `false` inside `no_sync`: gradients are kept here and nothing is launched.
+    launching: bool,
+    /// Uses recorded in forward passes and gradients that came, since the last synchronisation.
+    used: Vec<u32>,
+    fired: Vec<u32>,
+    /// Parameters of each bucket that are not ready.
+    waiting: Vec<usize>,
+    ready: Vec<bool>,
+    buckets: Vec<GradientBucket>,
+    next: usize,
+    micro_steps: usize,
+    failure: Option<DistError>,
+    events: Vec<GradientEvent>,
+    last_events: Vec<GradientEvent>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reducer {
+    group: ProcessGroup,
+    plan: BucketPlan,
+    names: Vec<String>,
+    average_micro_steps: bool,
+    state: Mutex<State>,
+}
+
+impl Reducer {
+    pub(super) fn new(
+        group: ProcessGroup,
+        plan: BucketPlan,
+        names: Vec<String>,
+        average_micro_steps: bool,
+    ) -> Self {
+        let state = State {
+            launching: true,
+            used: vec![0; names.len()],
+            fired: vec![0; names.len()],
+            waiting: plan.buckets().iter().map(|b| b.slots.len()).collect(),
+            ready: vec![false; names.len()],
+            buckets: plan
+                .buckets()
+                .iter()
+                .cloned()
+                .map(GradientBucket::new)
+                .collect(),
+            next: 0,
+            micro_steps: 0,
+            failure: None,
+            events: Vec::new(),
+            last_events: Vec::new(),
+        };
+        Self {
+            group,
+            plan,
+            names,
+            average_micro_steps,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn plan(&self) -> &BucketPlan {
+        &self.plan
+    }
+
+    /// Switches launching and returns what it was.
+    pub(super) fn set_launching(&self, launching: bool) -> bool {
+        std::mem::replace(&mut self.lock().launching, launching)
+    }
+
+    pub(super) fn count_micro_step(&self) {
+        self.lock().micro_steps += 1;
+    }
+
+    pub(super) fn last_events(&self) -> Vec<GradientEvent> {
+        self.lock().last_events.clone()
+    }
+
+    /// Launches what is left, waits for all buckets in order, and starts a new step.
+    pub(super) fn finish(&self) -> Result<Vec<Reduced>> {
+        let mut state = self.lock();
+        state.micro_steps += 1;
+        let (op, divisor) = self.mean(state.micro_steps);
+        let mut outcome = state.failure.take().map_or(Ok(()), Err);
+        let mut reduced = Vec::with_capacity(state.buckets.len());
+        if outcome.is_ok() {
+            while state.next < state.buckets.len() {
+                self.launch_next(&mut state, op);
+            }
+            for bucket in &mut state.buckets {
+                match bucket.wait() {
+                    Ok((buffer, touched)) => reduced.push(Reduced {
+                        buffer,
+                        touched,
+                        divisor,
+                    }),
+                    Err(failure) => {
+                        outcome = Err(failure);
+                        break;
+                    }
+                }
+            }
+        }
+        self.start_step(&mut state);
+        outcome.map(|()| reduced)
+    }
+
+    fn start_step(&self, state: &mut State) {
+        state.used.fill(0);
+        state.fired.fill(0);
+        state.ready.fill(false);
+        state.next = 0;
+        state.micro_steps = 0;
+        state.last_events = std::mem::take(&mut state.events);
+        for (bucket, waiting) in state.buckets.iter_mut().zip(&mut state.waiting) {
+            bucket.reset();
+            *waiting = bucket.layout().slots.len();
+        }
+    }
+
+    /// The reduction, and what the result is still to be divided by: the mean divides once.
+    fn mean(&self, micro_steps: usize) -> (ReduceOp, usize) {
+        if self.average_micro_steps && micro_steps > 1 {
+            (ReduceOp::Sum, self.group.size() * micro_steps)
+        } else {
+            (ReduceOp::Mean, 1)
+        }
+    }
+
+    fn launch_next(&self, state: &mut State, op: ReduceOp) {
+        let bucket = state.next;
+        state.buckets[bucket].launch(op, &self.group);
+        state.events.push(GradientEvent::Launched { bucket });
+        state.next += 1;
+    }
+
+    fn take(&self, state: &mut State, parameter: usize, gradient: HostBuffer) -> Result<()> {
+        let (bucket, slot) = self
+            .plan
+            .place(parameter)
+            .expect("invariant: hooks sit on trained parameters");
+        state.fired[parameter] += 1;
+        if state.buckets[bucket].is_launched() {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: the gradient of {} came after its bucket had been sent",
+                    self.group.rank(),
+                    self.names[parameter]
+                ),
+                "call sync once after each backward pass, and run earlier micro-steps inside no_sync",
+            ));
+        }
+        state.buckets[bucket].add(slot, gradient);
+        state.events.push(GradientEvent::Ready { parameter });
+        let complete = state.fired[parameter] >= state.used[parameter];
+        if !state.launching || !complete || state.ready[parameter] {
+            return Ok(());
+        }
+        state.ready[parameter] = true;
+        state.waiting[bucket] -= 1;
+        let (op, _) = self.mean(state.micro_steps + 1);
+        while state.next < state.buckets.len() && state.waiting[state.next] == 0 {
+            self.launch_next(state, op);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("invariant: no panic under this lock")
+    }
+}
+
+impl GradientSink for Reducer {
+    fn used(&self, parameter: usize) {
+        self.lock().used[parameter] += 1;
+    }
+
+    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>) {
+        let mut state = self.lock();
+        let outcome = gradient.and_then(|gradient| self.take(&mut state, parameter, gradient));
+        if let Err(failure) = outcome
+            && state.failure.is_none()
+        {
+            // The backward pass cannot return an error; peers must not wait for this rank.
+            self.group.abort(failure.clone());
+            state.failure = Some(failure);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! [`DistError`]: what can go wrong between ranks, said so that the reader knows the next step.
+
+use std::time::Duration;
+
+/// Result of everything that can fail because of configuration, peers, files or input.
+pub type Result<T> = std::result::Result<T, DistError>;
+
+/// A failure of configuration, of a peer, of a file or of input.
+///
+/// Errors are values and can be cloned: a group that failed once answers every later call with
+/// [`DistError::Poisoned`], which carries the first cause.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DistError {
+    /// Options that cannot work, alone or together.
+    #[error("{problem}; {hint}")]
+    Config {
+        /// What is wrong, with the numbers.
+        problem: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// The start environment is incomplete or contradicts itself; all findings at once.
+    #[error("the start environment cannot be used: {}; start the program with `burnrun`, torchrun, srun or mpirun, or plainly for one rank", problems.join("; "))]
+    Environment {
+        /// One entry per missing or contradicting variable.
+        problems: Vec<String>,
+    },
+    /// An address to listen on is already taken.
+    #[error(
+        "rank {rank} cannot listen on {address}: the port is taken; choose another --master-port, or 0 for a free one"
+    )]
+    AddressInUse {
+        /// The rank that wanted to listen.
+        rank: usize,
+        /// The address as `host:port`.
+        address: String,
+    },
+    /// Ranks could not find or accept each other while starting.
+    #[error("rank {rank} could not join at {address}: {problem}; {hint}")]
+    Rendezvous {
+        /// The rank that tried.
+        rank: usize,
+        /// The address that it tried.
+        address: String,
+        /// What happened.
+        problem: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// Two ranks called different things at the same place of the program.
+    #[error(
+        "rank {rank}, group {group}, call {sequence}: rank {differing} disagrees: expected {expected}, got {got}; every rank of a group must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// Position of the call in the group's order, from 0.
+        sequence: u64,
+        /// The first rank whose call differs from this rank's.
+        differing: usize,
+        /// This rank's call.
+        expected: String,
+        /// The other rank's call.
+        got: String,
+    },
+    /// Peers did not come within the group's timeout.
+    #[error(
+        "rank {rank}, group {group}, call {sequence} ({operation}): no answer from rank(s) {waiting_for:?} within {waited:?}; look at what these ranks do, or raise the step timeout"
+    )]
+    Timeout {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// Position of the call in the group's order, from 0.
+        sequence: u64,
+        /// The operation that waited.
+        operation: String,
+        /// The ranks that did not answer.
+        waiting_for: Vec<usize>,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// Peers closed their connection: they ended, crashed or were killed.
+    #[error(
+        "rank {rank}, group {group}, call {sequence} ({operation}): lost rank(s) {lost:?}: {detail}; read the output of these ranks first"
+    )]
+    PeerLost {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// Position of the call in the group's order, from 0.
+        sequence: u64,
+        /// The operation that was running.
+        operation: String,
+        /// The ranks that are gone.
+        lost: Vec<usize>,
+        /// How they went, as far as it is known.
+        detail: String,
+    },
+    /// A peer met an error and told the group.
+    #[error(
+        "rank {rank}, group {group}, call {sequence} ({operation}): rank {peer} failed: {cause}"
+    )]
+    PeerFailed {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// Position of the call in the group's order, from 0.
+        sequence: u64,
+        /// The operation that was running here.
+        operation: String,
+        /// The rank that failed first.
+        peer: usize,
+        /// The peer's own words.
+        cause: String,
+    },
+    /// The group failed before and refuses every later call.
+    #[error(
+        "rank {rank}, group {group}: refused {operation}, the group failed earlier: {cause}; make a new group or end the program"
+    )]
+    Poisoned {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// The refused operation.
+        operation: String,
+        /// The first failure.
+        cause: Box<DistError>,
+    },
+    /// A call that this rank can see to be wrong on its own, before anything is sent.
+    #[error("rank {rank}, group {group}: {operation} refused: {problem}; {hint}")]
+    InvalidCall {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// The refused operation.
+        operation: String,
+        /// What is wrong, expected and got.
+        problem: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// Replicas that should hold the same parameters do not.
+    #[error(
+        "rank {rank}, group {group}: parameters differ on rank {differing}: expected {expected}, got {got}; {hint}"
+    )]
+    Replica {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// The first rank that differs.
+        differing: usize,
+        /// This rank's parameter.
+        expected: String,
+        /// The other rank's parameter.
+        got: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A file or folder could not be read or written.
+    #[error("{path}: {problem}")]
+    File {
+        /// The path as the user gave it.
+        path: String,
+        /// What happened.
+        problem: String,
+    },
+    /// A rank of a launch failed or panicked.
+    #[error("rank {rank} failed: {problem}")]
+    Rank {
+        /// The rank that failed first.
+        rank: usize,
+        /// Its error or panic message.
+        problem: String,
+    },
+}
+
+impl DistError {
+    /// Shorthand for [`DistError::Config`].
+    pub fn config(problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Config {
+            problem: problem.into(),
+            hint: hint.into(),
+        }
+    }
+
+    /// The first cause: unwraps [`DistError::Poisoned`] to the failure that poisoned the group.
+    pub fn root_cause(&self) -> &DistError {
+        match self {
+            Self::Poisoned { cause, .. } => cause.root_cause(),
+            other => other,
+        }
+    }
+}

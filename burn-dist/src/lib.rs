@@ -1,0 +1,12 @@
+//! Distributed training for Burn: world, mesh, process groups, collectives and data parallelism.
+#![warn(missing_docs)]
+
+pub mod backend;
+pub mod collectives;
+pub mod communicator;
+pub mod data_parallel;
+mod error;
+mod group;
+
+pub use error::{DistError, Result};
+pub use group::ProcessGroup;
