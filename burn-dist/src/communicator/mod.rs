@@ -1,19 +1,36 @@
 //! Communicators: how ranks exchange contiguous buffers. The contract is in `README.md`.
 
+mod algorithms;
 mod call;
+mod chunks;
+mod engine;
+mod execute;
+mod header;
 mod host_buffer;
+mod in_process;
 mod members;
 mod options;
+mod process;
+mod recording;
+mod reduce;
 mod reduce_op;
 mod traffic;
+mod transport;
 mod work;
 
 use std::fmt::Debug;
 
 pub use call::{Call, Operation};
+pub use chunks::{
+    Chunks, all_gather_elements_sent, all_reduce_elements_sent, reduce_scatter_elements_sent,
+};
 pub use host_buffer::HostBuffer;
+pub use in_process::{InProcessCommunicator, InProcessHub};
 pub use members::Members;
 pub use options::{Algorithm, CommunicatorOptions};
+pub use process::ProcessCommunicator;
+pub use recording::{RecordedCall, RecordingCommunicator};
+pub use reduce::reduce_in_rank_order;
 pub use reduce_op::ReduceOp;
 pub use traffic::Traffic;
 pub use work::{Completion, Work};

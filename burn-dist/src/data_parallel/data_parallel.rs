@@ -31,7 +31,7 @@ pub struct DataParallelConfig {
 /// gradients (16-bit ones travel as f32), in buckets that start while the backward pass still runs.
 ///
 /// ```no_run
-/// # use burn::{module::Module, nn::Linear, optim::{AdamWConfig, Optimizer}, tensor::Tensor};
+/// # use burn::{module::Module, nn::Linear, optim::AdamWConfig, tensor::Tensor};
 /// # use burn_dist::{ProcessGroup, Result, data_parallel::DataParallel};
 /// # fn example(group: ProcessGroup, model: Linear, batch: Tensor<2>) -> Result<()> {
 /// let (parallel, mut model) = DataParallel::wrap(model, &group)?;

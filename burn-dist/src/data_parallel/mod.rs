@@ -9,6 +9,7 @@
 //! | `reducer.rs` | gradients in, buckets out, in index order |
 //! | `synchronized.rs` | the hook on a parameter |
 //! | `parameter_spec.rs`, `replica.rs` | the same model on every rank |
+//! | `rank_order_accumulator.rs` | what N ranks compute, on one |
 
 mod bucket_plan;
 mod data_parallel;
@@ -16,6 +17,7 @@ mod gradient_bucket;
 mod gradient_event;
 mod naive_data_parallel;
 mod parameter_spec;
+mod rank_order_accumulator;
 mod reducer;
 mod replica;
 mod synchronized;
@@ -25,4 +27,5 @@ pub use data_parallel::{DataParallel, DataParallelConfig, JoinTurn};
 pub use gradient_event::GradientEvent;
 pub use naive_data_parallel::NaiveDataParallel;
 pub use parameter_spec::{ParameterSpec, ParameterTable};
+pub use rank_order_accumulator::RankOrderAccumulator;
 pub use replica::parameter_hash;

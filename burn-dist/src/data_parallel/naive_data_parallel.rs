@@ -16,6 +16,7 @@ use crate::group::ProcessGroup;
 #[derive(Debug, Clone)]
 pub struct NaiveDataParallel {
     group: ProcessGroup,
+    micro_steps: usize,
 }
 
 impl NaiveDataParallel {
@@ -23,7 +24,15 @@ impl NaiveDataParallel {
     pub fn new(group: &ProcessGroup) -> Self {
         Self {
             group: group.clone(),
+            micro_steps: 1,
         }
+    }
+
+    /// For gradients that are sums over as many micro-steps: the mean is over these too, divided
+    /// once after the sum.
+    pub fn with_micro_steps(mut self, micro_steps: usize) -> Self {
+        self.micro_steps = micro_steps;
+        self
     }
 
     /// The mean over ranks of every gradient. Collective: an all_reduce per trained parameter and
@@ -43,7 +52,7 @@ impl NaiveDataParallel {
         model.visit(&mut flags);
         let used = self.group.all_reduce_values(flags.flags, ReduceOp::Max)?;
         let mut reduce = Reduce {
-            group: &self.group,
+            parallel: self,
             grads: &mut grads,
             used: used.into_iter(),
             failure: None,
@@ -69,7 +78,7 @@ impl ModuleVisitor for Flags<'_> {
 }
 
 struct Reduce<'a> {
-    group: &'a ProcessGroup,
+    parallel: &'a NaiveDataParallel,
     grads: &'a mut GradientsParams,
     used: std::vec::IntoIter<u8>,
     failure: Option<DistError>,
@@ -88,9 +97,15 @@ impl ModuleVisitor for Reduce<'_> {
             .unwrap_or_else(|| Tensor::zeros(base.shape(), (&device, dtype)));
         let wide = super::bucket_plan::reduction_dtype(dtype);
         let input = HostBuffer::from(gradient.cast(wide).into_data());
-        match self.group.run(Operation::AllReduce(ReduceOp::Mean), input) {
+        let (group, micro_steps) = (&self.parallel.group, self.parallel.micro_steps);
+        let (op, divisor) = match micro_steps {
+            1 => (ReduceOp::Mean, 1),
+            _ => (ReduceOp::Sum, group.size() * micro_steps),
+        };
+        match group.run(Operation::AllReduce(op), input) {
             Ok(mean) => {
                 let mean = Tensor::<D>::from_data(TensorData::from(mean), (&device, wide));
+                let mean = mean.div_scalar(divisor as f64);
                 self.grads.register(param.id, mean.cast(dtype));
             }
             Err(failure) => self.failure = Some(failure),

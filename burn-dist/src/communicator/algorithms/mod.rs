@@ -1,0 +1,132 @@
+//! How each operation is carried out over a transport.
+//!
+//! | file | operations |
+//! |---|---|
+//! | `direct.rs` | all_reduce, reduce_scatter, all_gather in two steps, rank order |
+//! | `ring.rs` | the same around a ring, rotated order |
+//! | `centralized.rs` | the same through a server, rank order |
+//! | `personal.rs` | all_to_all, broadcast, gather, scatter, send and recv |
+
+mod centralized;
+mod direct;
+mod personal;
+mod ring;
+
+use burn::tensor::DType;
+
+use super::transport::{Fault, Incoming, Outgoing, Patience, Transport};
+use super::{Algorithm, ReduceOp, Traffic};
+
+pub(super) use personal::{all_to_all, broadcast, gather, scatter, send_recv};
+
+/// What an operation works with: the transport, and what it counts and reuses.
+pub(super) struct Links<'a> {
+    pub(super) transport: &'a mut dyn Transport,
+    pub(super) index: usize,
+    pub(super) size: usize,
+    pub(super) patience: Patience<'a>,
+    pub(super) traffic: &'a mut Traffic,
+    /// Kept between calls, so that a steady state allocates nothing.
+    pub(super) scratch: &'a mut Vec<u64>,
+}
+
+/// A reduction's element type and operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reduction {
+    pub(super) dtype: DType,
+    pub(super) op: ReduceOp,
+}
+
+impl Links<'_> {
+    /// Sends and receives at the same time, and counts.
+    fn exchange(
+        &mut self,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+    ) -> Result<(), Fault> {
+        self.transport.exchange(outgoing, incoming, self.patience)?;
+        for outgoing in outgoing {
+            self.traffic.sent[outgoing.to] += outgoing.bytes.len() as u64;
+        }
+        for incoming in incoming {
+            self.traffic.received[incoming.from] += incoming.bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// All members but this one, in index order.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (index, size) = (self.index, self.size);
+        (0..size).filter(move |&other| other != index)
+    }
+}
+
+/// Cuts `bytes` at consecutive ranges into slices that can be written one beside the other.
+fn cut_mut<'a>(mut bytes: &'a mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<&'a mut [u8]> {
+    lengths
+        .map(|length| {
+            let (head, rest) = std::mem::take(&mut bytes).split_at_mut(length);
+            bytes = rest;
+            head
+        })
+        .collect()
+}
+
+/// `bytes` of scratch memory, aligned for every element type.
+fn scratch(memory: &mut Vec<u64>, bytes: usize) -> &mut [u8] {
+    let words = bytes.div_ceil(8);
+    if memory.len() < words {
+        memory.resize(words, 0);
+    }
+    &mut bytemuck::cast_slice_mut(memory)[..bytes]
+}
+
+/// Rounds up so that the next array starts aligned.
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}
+
+/// Reduces `data` in place on every member.
+pub(super) fn all_reduce(
+    algorithm: Algorithm,
+    links: &mut Links<'_>,
+    reduction: Reduction,
+    data: &mut [u8],
+) -> Result<(), Fault> {
+    match algorithm {
+        Algorithm::Direct => direct::all_reduce(links, reduction, data),
+        Algorithm::Ring => ring::all_reduce(links, reduction, data),
+        Algorithm::Centralized => centralized::all_reduce(links, reduction, data),
+    }
+}
+
+/// Reduces `input`, of `size` equal parts, and writes this member's part to `output`.
+pub(super) fn reduce_scatter(
+    algorithm: Algorithm,
+    links: &mut Links<'_>,
+    reduction: Reduction,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Fault> {
+    match algorithm {
+        Algorithm::Direct => direct::reduce_scatter(links, reduction, input, output),
+        Algorithm::Ring => ring::reduce_scatter(links, reduction, input, output),
+        Algorithm::Centralized => centralized::reduce_scatter(links, reduction, input, output),
+    }
+}
+
+/// Gives every member's `input` to all, in index order.
+pub(super) fn all_gather(
+    algorithm: Algorithm,
+    links: &mut Links<'_>,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Fault> {
+    let own = links.index * input.len();
+    output[own..own + input.len()].copy_from_slice(input);
+    match algorithm {
+        Algorithm::Direct => direct::all_gather(links, input, output),
+        Algorithm::Ring => ring::all_gather(links, input.len(), output),
+        Algorithm::Centralized => centralized::all_gather(links, input, output),
+    }
+}

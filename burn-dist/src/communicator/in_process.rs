@@ -1,0 +1,95 @@
+//! [`InProcessHub`] and [`InProcessCommunicator`]: ranks that are threads of one process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::engine::Engine;
+use super::transport::{InProcessTransport, Room};
+use super::{Call, Communicator, CommunicatorOptions, HostBuffer, Members, Traffic, Work};
+use crate::error::{DistError, Result};
+
+/// Where rank threads find each other. Clones are the same hub.
+#[derive(Debug, Clone, Default)]
+pub struct InProcessHub {
+    rooms: Arc<Mutex<HashMap<RoomKey, Generations>>>,
+}
+
+/// A group is known by its name, its ranks, and how often each member has made it before.
+type RoomKey = (String, Vec<usize>);
+
+#[derive(Debug, Default)]
+struct Generations {
+    /// How many groups of this key each member has entered.
+    entered: Vec<usize>,
+    /// Rooms that not all members have entered, by generation.
+    open: HashMap<usize, (Arc<Room>, usize)>,
+}
+
+impl InProcessHub {
+    /// A hub without groups.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters a group. Does not wait for the other members: the first call does.
+    ///
+    /// Members that make a group of the same name and ranks again get a new, independent one.
+    pub fn connect(
+        &self,
+        members: &Members,
+        options: CommunicatorOptions,
+    ) -> InProcessCommunicator {
+        let key = (members.name().to_string(), members.ranks().to_vec());
+        let size = members.size();
+        let mut rooms = self
+            .rooms
+            .lock()
+            .expect("invariant: no panic under this lock");
+        let group = rooms.entry(key).or_default();
+        group.entered.resize(size, 0);
+        let generation = group.entered[members.index()];
+        group.entered[members.index()] += 1;
+        let (room, inside) = group
+            .open
+            .entry(generation)
+            .or_insert_with(|| (Room::new(size), 0));
+        let room = room.clone();
+        *inside += 1;
+        if *inside == size {
+            group.open.remove(&generation);
+        }
+        let transport = InProcessTransport::new(room, members.index());
+        InProcessCommunicator(Engine::new(members.clone(), Box::new(transport), options))
+    }
+}
+
+/// A communicator between threads of one process; a receiver copies straight from the sender's
+/// memory. The reference that the others are tested against.
+#[derive(Debug)]
+pub struct InProcessCommunicator(Engine);
+
+impl Communicator for InProcessCommunicator {
+    fn members(&self) -> &Members {
+        self.0.members()
+    }
+
+    fn start(&self, call: Call) -> Work {
+        self.0.start(call)
+    }
+
+    fn run(&self, call: Call) -> Result<HostBuffer> {
+        self.0.run(call)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+
+    fn failure(&self) -> Option<DistError> {
+        self.0.failure()
+    }
+
+    fn abort(&self, cause: DistError) {
+        self.0.abort(cause);
+    }
+}

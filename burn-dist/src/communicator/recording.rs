@@ -1,0 +1,116 @@
+//! [`RecordingCommunicator`]: what a rank called, in order.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use burn::tensor::DType;
+
+use super::{Call, Communicator, HostBuffer, Members, Operation, Traffic, Work};
+use crate::error::{DistError, Result};
+
+/// One call as it was started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedCall {
+    /// Position among all calls that this recorder saw, from 0.
+    pub number: u64,
+    /// What was called.
+    pub operation: Operation,
+    /// Element type of the input.
+    pub dtype: DType,
+    /// Shape of the input.
+    pub shape: Vec<usize>,
+    /// Bytes of the input.
+    pub bytes: usize,
+    /// When.
+    pub started: Instant,
+}
+
+/// Passes calls on to another communicator and keeps a log of them: for tests, audits and traces.
+///
+/// The log keeps the last [`RecordingCommunicator::CAPACITY`] calls.
+#[derive(Debug)]
+pub struct RecordingCommunicator {
+    inner: Arc<dyn Communicator>,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    calls: std::collections::VecDeque<RecordedCall>,
+    next: u64,
+}
+
+impl RecordingCommunicator {
+    /// Most calls that the log keeps.
+    pub const CAPACITY: usize = 4096;
+
+    /// Records what goes to `inner`.
+    pub fn new(inner: Arc<dyn Communicator>) -> Self {
+        Self {
+            inner,
+            log: Mutex::default(),
+        }
+    }
+
+    /// The recorded calls, oldest first.
+    pub fn calls(&self) -> Vec<RecordedCall> {
+        self.lock().calls.iter().cloned().collect()
+    }
+
+    /// Empties the log; numbers go on.
+    pub fn clear(&self) {
+        self.lock().calls.clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log
+            .lock()
+            .expect("invariant: no panic under this lock")
+    }
+
+    /// Logs the call and passes it on under one lock, so that the log has the order of the calls.
+    fn record<R>(&self, call: Call, pass: impl FnOnce(Call) -> R) -> R {
+        let mut log = self.lock();
+        if log.calls.len() == Self::CAPACITY {
+            log.calls.pop_front();
+        }
+        let number = log.next;
+        log.next += 1;
+        log.calls.push_back(RecordedCall {
+            number,
+            operation: call.operation.clone(),
+            dtype: call.input.dtype(),
+            shape: call.input.shape().to_vec(),
+            bytes: call.input.bytes().len(),
+            started: Instant::now(),
+        });
+        pass(call)
+    }
+}
+
+impl Communicator for RecordingCommunicator {
+    fn members(&self) -> &Members {
+        self.inner.members()
+    }
+
+    fn start(&self, call: Call) -> Work {
+        self.record(call, |call| self.inner.start(call))
+    }
+
+    fn run(&self, call: Call) -> Result<HostBuffer> {
+        let call = self.record(call, |call| call);
+        self.inner.run(call)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+
+    fn failure(&self) -> Option<DistError> {
+        self.inner.failure()
+    }
+
+    fn abort(&self, cause: DistError) {
+        self.inner.abort(cause);
+    }
+}

@@ -1,0 +1,7 @@
+//! Real text as bytes, and batches of it.
+
+mod corpus;
+mod window_dataset;
+
+pub use corpus::Corpus;
+pub use window_dataset::{WindowDataset, token_batch};

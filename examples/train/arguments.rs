@@ -1,0 +1,175 @@
+//! [`Arguments`]: the command line of `train_gpt`.
+
+use std::path::PathBuf;
+
+use burn_dist::communicator::Algorithm;
+use burn_dist::{DistError, Result};
+use clap::{Parser, ValueEnum};
+
+/// Train a byte-level GPT, made of Burn's own layers, on several ranks.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "train_gpt", version)]
+pub struct Arguments {
+    /// Ranks to start (2 by default); under a launcher the world's size, which it must then equal
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Ranks are threads of this process instead of processes
+    #[arg(long)]
+    pub threads: bool,
+    /// Sequences per optimizer step, over all ranks and micro-batches
+    #[arg(long, default_value_t = 16)]
+    pub batch: usize,
+    /// Micro-batches per rank and optimizer step
+    #[arg(long, default_value_t = 1, value_name = "M")]
+    pub micro_batches: usize,
+    /// Bytes per sequence
+    #[arg(long, default_value_t = 128)]
+    pub seq: usize,
+    /// Blocks of the model
+    #[arg(long, default_value_t = 2)]
+    pub layers: usize,
+    /// Width of the model
+    #[arg(long, default_value_t = 128)]
+    pub hidden: usize,
+    /// Attention heads
+    #[arg(long, default_value_t = 4)]
+    pub heads: usize,
+    /// Optimizer steps
+    #[arg(long, default_value_t = 200)]
+    pub steps: usize,
+    /// Learning rate of AdamW
+    #[arg(long, default_value_t = 1e-3)]
+    pub lr: f64,
+    /// Seed of parameters and of the order of the data
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// With one rank: sum micro-batches in the grouping of N ranks, to compare bits
+    #[arg(long, value_name = "N")]
+    pub as_ranks: Option<usize>,
+    /// A text file, or a folder of them; by default the sources of the Burn crates
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Write the result as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Target size of gradient buckets, in bytes (the first one: at most 1 MB)
+    #[arg(long, default_value_t = 25_000_000, value_name = "BYTES")]
+    pub bucket_bytes: usize,
+    /// Reduce each gradient on its own after the backward pass
+    #[arg(long)]
+    pub no_overlap: bool,
+    /// How sums are carried out; only `direct` gives the bits of one rank
+    #[arg(long, value_enum, default_value = "direct")]
+    pub algorithm: AlgorithmName,
+    /// Longest wait for other ranks within a step, in seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub step_timeout: u64,
+}
+
+/// `--algorithm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AlgorithmName {
+    /// All-to-all of chunks, sum in rank order, all-gather.
+    Direct,
+    /// Partial sums around a ring.
+    Ring,
+    /// A parameter server.
+    Centralized,
+}
+
+impl From<AlgorithmName> for Algorithm {
+    fn from(name: AlgorithmName) -> Self {
+        match name {
+            AlgorithmName::Direct => Self::Direct,
+            AlgorithmName::Ring => Self::Ring,
+            AlgorithmName::Centralized => Self::Centralized,
+        }
+    }
+}
+
+impl Arguments {
+    /// Reads a command line; an error is one line.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] for unknown or malformed flags. `--help` and `--version` print and end
+    /// the program.
+    pub fn read(line: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self> {
+        Self::try_parse_from(line).map_err(|error| {
+            if !error.use_stderr() {
+                error.exit();
+            }
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or("bad arguments");
+            DistError::config(
+                first.trim_start_matches("error: "),
+                "see train_gpt --help".to_string(),
+            )
+        })
+    }
+
+    /// How many ranks' micro-batches one rank computes: 1, or N with `--as-ranks N`.
+    pub fn virtual_ranks(&self) -> usize {
+        self.as_ranks.unwrap_or(1)
+    }
+
+    /// Checks what can be checked before any rank starts.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] naming the numbers.
+    pub fn check(&self, ranks: usize) -> Result<()> {
+        let positive = [
+            ("--ranks", ranks),
+            ("--as-ranks", self.virtual_ranks()),
+            ("--batch", self.batch),
+            ("--micro-batches", self.micro_batches),
+            ("--seq", self.seq),
+            ("--layers", self.layers),
+            ("--hidden", self.hidden),
+            ("--heads", self.heads),
+            ("--steps", self.steps),
+        ];
+        if let Some((flag, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(DistError::config(format!("{flag} is 0"), "give at least 1"));
+        }
+        if let Some(given) = self.ranks.filter(|&given| given != ranks) {
+            return Err(DistError::config(
+                format!("--ranks {given}, but the launcher started a world of {ranks} ranks"),
+                "leave --ranks out under a launcher",
+            ));
+        }
+        if self.virtual_ranks() > 1 && ranks > 1 {
+            return Err(DistError::config(
+                format!("--as-ranks {} with {ranks} ranks", self.virtual_ranks()),
+                "--as-ranks goes with --ranks 1",
+            ));
+        }
+        let parts = ranks * self.virtual_ranks() * self.micro_batches;
+        if !self.batch.is_multiple_of(parts) {
+            return Err(DistError::config(
+                format!(
+                    "--batch {} is not a multiple of {} ranks x {} micro-batches = {parts}",
+                    self.batch,
+                    ranks * self.virtual_ranks(),
+                    self.micro_batches
+                ),
+                format!("take {}", self.batch.next_multiple_of(parts)),
+            ));
+        }
+        if !self.hidden.is_multiple_of(self.heads) {
+            return Err(DistError::config(
+                format!(
+                    "--hidden {} is not a multiple of --heads {}",
+                    self.hidden, self.heads
+                ),
+                format!("take {}", self.hidden.next_multiple_of(self.heads)),
+            ));
+        }
+        if !(self.lr.is_finite() && self.lr > 0.0) {
+            return Err(DistError::config(
+                format!("--lr {} is not a positive number", self.lr),
+                "take one near 0.001",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! [`Report`]: what a run found, as JSON and as a table.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use burn_dist::{DistError, Result};
+use serde::Serialize;
+
+/// Gradient bytes that one rank sends per optimizer step, as the mean over ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BytesPerStep {
+    /// Recorded by the communicator.
+    pub measured: f64,
+    /// `2S(n-1)/n`, S being the bytes of all gradients.
+    pub formula: f64,
+}
+
+/// The result of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Mean loss of each step over all ranks.
+    pub losses: Vec<f32>,
+    /// The same, as the hexadecimal bits of the f32.
+    pub loss_bits: Vec<String>,
+    /// Hash of all parameters after the last step.
+    pub parameter_hash: String,
+    /// Gradient bytes per rank and step.
+    pub bytes_per_step: BytesPerStep,
+    /// Tokens of the global batch over the median step.
+    pub tokens_per_second: f64,
+    /// Median step.
+    pub step_seconds: f64,
+    /// Highest resident memory of each rank's process, in bytes.
+    pub peak_rss_bytes: Vec<u64>,
+    /// Number of trained parameters; in the table only.
+    #[serde(skip)]
+    pub num_parameters: usize,
+}
+
+impl Report {
+    /// Writes the JSON object; the file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`DistError::File`].
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let failure = |problem: String| DistError::File {
+            path: path.display().to_string(),
+            problem,
+        };
+        let text = serde_json::to_string(self).expect("invariant: a report is plain data");
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+            .map_err(|error| failure(error.to_string()))?;
+        writeln!(file, "{text}").map_err(|error| failure(error.to_string()))?;
+        file.persist(path)
+            .map_err(|error| failure(error.to_string()))?;
+        Ok(())
+    }
+}
+
+fn mebibytes(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.losses.first().copied().unwrap_or(f32::NAN);
+        let last = self.losses.last().copied().unwrap_or(f32::NAN);
+        let rss: Vec<String> = self
+            .peak_rss_bytes
+            .iter()
+            .map(|&bytes| format!("{:.0}", mebibytes(bytes as f64)))
+            .collect();
+        writeln!(f, "ranks                   {}", self.ranks)?;
+        writeln!(f, "parameters              {}", self.num_parameters)?;
+        writeln!(f, "loss, first and last    {first:.4}  {last:.4}")?;
+        writeln!(f, "tokens/s                {:.0}", self.tokens_per_second)?;
+        writeln!(
+            f,
+            "step, median            {:.1} ms",
+            self.step_seconds * 1e3
+        )?;
+        writeln!(
+            f,
+            "bytes per step          {} sent by each rank, {} by formula",
+            self.bytes_per_step.measured, self.bytes_per_step.formula
+        )?;
+        writeln!(f, "peak memory per rank    {} MiB", rss.join(", "))?;
+        write!(f, "parameter hash          {}", &self.parameter_hash[..16])
+    }
+}

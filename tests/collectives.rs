@@ -1,0 +1,1 @@
+//! One contract, run against every communicator.

@@ -1,0 +1,498 @@
+//! Data parallelism: N ranks give what one rank gives that accumulates their micro-batches, bit for
+//! bit; overlapped, bucketed, with unused and shared parameters, uneven inputs.
+
+use burn::module::{Module, Param};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_dist::data_parallel::{
+    BucketSizes, DataParallel, DataParallelConfig, GradientEvent, NaiveDataParallel,
+    RankOrderAccumulator, parameter_hash,
+};
+use burn_dist::{DistError, ProcessGroup, Result};
+use tests::run_group;
+
+#[derive(Module, Debug)]
+struct Mlp {
+    first: Linear,
+    norm: LayerNorm,
+    second: Linear,
+    third: Linear,
+    activation: Gelu,
+}
+
+fn fill(shape: [usize; 2], seed: usize, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = (0..shape[0] * shape[1])
+        .map(|i| (((i + 1) * (seed + 3) * 2_654_435_761) % 1000) as f32 / 1000.0 - 0.5)
+        .collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+fn linear(inputs: usize, outputs: usize, seed: usize, device: &Device) -> Linear {
+    let mut linear = LinearConfig::new(inputs, outputs).init(device);
+    linear.weight = Param::from_tensor(fill([inputs, outputs], seed, device));
+    linear.bias = Some(Param::from_tensor(
+        fill([1, outputs], seed + 50, device).squeeze_dim(0),
+    ));
+    linear
+}
+
+/// Differs with `seed`, so that the broadcast has something to do.
+fn mlp(seed: usize, device: &Device) -> Mlp {
+    Mlp {
+        first: linear(6, 10, seed, device),
+        norm: LayerNormConfig::new(10).init(device),
+        second: linear(10, 9, seed + 1, device),
+        third: linear(9, 3, seed + 2, device),
+        activation: Gelu::new(),
+    }
+}
+
+impl Mlp {
+    fn loss(&self, item: usize) -> Tensor<1> {
+        let device = self.first.weight.device();
+        let x = fill([4, 6], 100 + item, &device);
+        let target = fill([4, 3], 200 + item, &device);
+        let x = self
+            .norm
+            .forward(self.activation.forward(self.first.forward(x)));
+        let x = self.activation.forward(self.second.forward(x));
+        (self.third.forward(x) - target).square().mean()
+    }
+}
+
+fn tiny_buckets(bytes: usize) -> DataParallelConfig {
+    DataParallelConfig {
+        bucket_sizes: BucketSizes {
+            first: bytes,
+            rest: bytes,
+        },
+        average_micro_steps: true,
+    }
+}
+
+fn adamw() -> ModuleOptimizer {
+    AdamWConfig::new().with_weight_decay(0.1).init()
+}
+
+const STEPS: usize = 10;
+
+/// One rank in the grouping of `n` ranks with `micro` micro-steps each.
+fn reference(n: usize, micro: usize) -> String {
+    let device = Device::flex().autodiff();
+    let mut model = mlp(0, &device);
+    let mut optimizer = adamw();
+    for step in 0..STEPS {
+        let mut sum = RankOrderAccumulator::new();
+        for rank in 0..n {
+            for m in 0..micro {
+                let loss = model.loss((step * n + rank) * micro + m);
+                sum.add(&model, GradientsParams::from_grads(loss.backward(), &model));
+            }
+            sum.end_rank(&model);
+        }
+        let gradients = sum.mean(&model);
+        model = optimizer.step(1e-2, model, gradients);
+    }
+    parameter_hash(&model)
+}
+
+fn parallel(group: &ProcessGroup, micro: usize, config: DataParallelConfig) -> Result<String> {
+    let device = Device::flex().autodiff();
+    let (n, rank) = (group.size(), group.index());
+    let (parallel, mut model) = DataParallel::wrap_with(mlp(rank * 10, &device), group, config)?;
+    let mut optimizer = adamw();
+    for step in 0..STEPS {
+        let item = |m| (step * n + rank) * micro + m;
+        for m in 0..micro - 1 {
+            let loss = model.loss(item(m));
+            parallel.no_sync(|| loss.backward());
+        }
+        let loss = model.loss(item(micro - 1));
+        let gradients = parallel.sync(loss.backward(), &model)?;
+        model = optimizer.step(1e-2, model, gradients);
+    }
+    parallel.check_replicas(&model)?;
+    Ok(parameter_hash(&model))
+}
+
+#[test]
+fn n_ranks_equal_one_rank_bit_for_bit() {
+    for n in [1, 2, 3, 4] {
+        for micro in [1, 2, 3] {
+            let expected = reference(n, micro);
+            for bytes in [0, 300, 1_000_000] {
+                let hashes = run_group(n, |group| parallel(&group, micro, tiny_buckets(bytes)));
+                for hash in hashes {
+                    assert_eq!(
+                        hash.expect("no fault"),
+                        expected,
+                        "{n} ranks, {micro} micro-steps, buckets of {bytes} bytes"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_plain_twin_gives_the_same_bits() {
+    let (n, micro) = (3, 2);
+    let expected = reference(n, micro);
+    let hashes = run_group(n, |group| {
+        let device = Device::flex().autodiff();
+        let rank = group.index();
+        let (_, model) = DataParallel::wrap(mlp(rank, &device), &group)?;
+        let mut model = model.materialize();
+        let naive = NaiveDataParallel::new(&group).with_micro_steps(micro);
+        let mut optimizer = adamw();
+        for step in 0..STEPS {
+            let mut sum = burn::optim::GradientsAccumulator::new();
+            for m in 0..micro {
+                let loss = model.loss((step * n + rank) * micro + m);
+                sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+            }
+            let gradients = naive.sync(sum.grads(), &model)?;
+            model = optimizer.step(1e-2, model, gradients);
+        }
+        Ok(parameter_hash(&model))
+    });
+    for hash in hashes {
+        assert_eq!(hash.expect("no fault"), expected);
+    }
+}
+
+#[test]
+fn buckets_are_launched_while_the_backward_pass_still_runs() {
+    let results = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, model) = DataParallel::wrap_with(mlp(0, &device), &group, tiny_buckets(0))?;
+        let loss = model.loss(group.index());
+        parallel.sync(loss.backward(), &model)?;
+        let names: Vec<String> = parallel
+            .parameters()
+            .specs()
+            .iter()
+            .map(|spec| spec.name.clone())
+            .collect();
+        Ok((
+            parallel.last_events(),
+            names,
+            parallel.plan().buckets().len(),
+        ))
+    });
+    for result in results {
+        let (events, names, num_buckets) = result.expect("no fault");
+        let position = |wanted: GradientEvent| {
+            events
+                .iter()
+                .position(|event| *event == wanted)
+                .unwrap_or_else(|| panic!("{wanted:?} is not in {events:?}"))
+        };
+        let ready = |name: &str| {
+            let parameter = names.iter().position(|n| n == name).expect("a parameter");
+            position(GradientEvent::Ready { parameter })
+        };
+        let first_launch = position(GradientEvent::Launched { bucket: 0 });
+        for name in ["first.weight", "first.bias", "norm.gamma", "second.weight"] {
+            assert!(first_launch < ready(name), "{name}: {events:?}");
+        }
+        // Each layer's gradient comes when its own backward pass has run, not at the end.
+        assert!(ready("third.weight") < ready("second.weight"));
+        assert!(ready("second.weight") < ready("norm.gamma"));
+        assert!(ready("norm.gamma") < ready("first.weight"));
+        let launches: Vec<usize> = events
+            .iter()
+            .filter_map(|event| match event {
+                GradientEvent::Launched { bucket } => Some(*bucket),
+                GradientEvent::Ready { .. } => None,
+            })
+            .collect();
+        assert_eq!(launches, (0..num_buckets).collect::<Vec<_>>());
+        assert!(position(GradientEvent::Launched { bucket: 1 }) < ready("first.weight"));
+    }
+}
+
+#[test]
+fn no_sync_synchronises_once_per_optimizer_step() {
+    #[derive(Module, Debug)]
+    struct One {
+        weight: Param<Tensor<1>>,
+    }
+    let results = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let one = One {
+            weight: Param::from_tensor(Tensor::from_data([1.0f32], &device)),
+        };
+        let (parallel, model) = DataParallel::wrap(one, &group)?;
+        let before = group.traffic().calls;
+        // Four micro-steps add up to 4 on rank 0 and to 7 on rank 1.
+        let slope = [1.0, 1.75][group.index()];
+        for _ in 0..3 {
+            let loss = model.weight.val() * slope;
+            parallel.no_sync(|| loss.backward());
+        }
+        let loss = model.weight.val() * slope;
+        let gradients = parallel.sync(loss.backward(), &model)?;
+        let gradient = gradients.get::<1>(model.weight.id).expect("used");
+        Ok((
+            gradient.into_scalar::<f32>(),
+            group.traffic().calls - before,
+        ))
+    });
+    for result in results {
+        assert_eq!(result.expect("no fault"), (5.5, 1));
+    }
+}
+
+#[derive(Module, Debug)]
+struct Branches {
+    used: Linear,
+    on_rank_0: Linear,
+    nowhere: Linear,
+    twice: Linear,
+}
+
+impl Branches {
+    fn new(device: &Device) -> Self {
+        Self {
+            used: linear(3, 3, 1, device),
+            on_rank_0: linear(3, 3, 2, device),
+            nowhere: linear(3, 3, 3, device),
+            twice: linear(3, 3, 4, device),
+        }
+    }
+
+    fn loss(&self, rank: usize) -> Tensor<1> {
+        let mut x = self
+            .used
+            .forward(fill([2, 3], rank, &self.used.weight.device()));
+        if rank == 0 {
+            x = self.on_rank_0.forward(x);
+        }
+        self.twice
+            .forward(self.twice.forward(x).tanh())
+            .square()
+            .mean()
+    }
+}
+
+#[test]
+fn unused_and_twice_used_parameters_are_right() {
+    let n = 2;
+    let device = Device::flex().autodiff();
+    let model = Branches::new(&device);
+    let mut sum = RankOrderAccumulator::new();
+    for rank in 0..n {
+        let loss = model.loss(rank);
+        sum.add(&model, GradientsParams::from_grads(loss.backward(), &model));
+        sum.end_rank(&model);
+    }
+    let gradients = sum.mean(&model);
+    let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+    let expected = optimizer.step(0.1, model.clone(), gradients);
+    for bytes in [0, 100, 10_000] {
+        let results = run_group(n, |group| {
+            let device = Device::flex().autodiff();
+            let (parallel, mut model) =
+                DataParallel::wrap_with(Branches::new(&device), &group, tiny_buckets(bytes))?;
+            let loss = model.loss(group.index());
+            let gradients = parallel.sync(loss.backward(), &model)?;
+            assert!(gradients.get::<2>(model.nowhere.weight.id).is_none());
+            let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+            model = optimizer.step(0.1, model, gradients);
+            Ok(model.materialize())
+        });
+        for result in results {
+            let model = result.expect("no fault");
+            assert_eq!(parameter_hash(&model), parameter_hash(&expected), "{bytes}");
+        }
+    }
+    let start = Branches::new(&device).nowhere.weight.val().into_data();
+    assert_eq!(expected.nowhere.weight.val().into_data(), start);
+}
+
+#[test]
+fn uneven_inputs_join_or_fail_on_every_rank() {
+    // 11 items, 2 ranks, batch 5: two steps on rank 0, one on rank 1.
+    let joined = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, mut model) = DataParallel::wrap(mlp(0, &device), &group)?;
+        let mut optimizer = adamw();
+        let mut batches = 0..[2, 1][group.index()];
+        let mut turns = Vec::new();
+        loop {
+            let batch = batches.next();
+            let Some(turn) = parallel.join(batch.is_some())? else {
+                break;
+            };
+            turns.push(turn.active);
+            let gradients = match batch {
+                Some(item) => parallel.sync(model.loss(item).backward(), &model)?,
+                None => parallel.sync_without_input(&model)?,
+            };
+            model = optimizer.step(1e-2, model, gradients);
+        }
+        parallel.check_replicas(&model)?;
+        Ok((turns, parameter_hash(&model)))
+    });
+    let joined: Vec<_> = joined.into_iter().map(|r| r.expect("no fault")).collect();
+    assert_eq!(joined[0].0, [2, 1]);
+    assert_eq!(joined[0], joined[1]);
+
+    let plain = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, model) = DataParallel::wrap(mlp(0, &device), &group)?;
+        for item in 0..[2, 1][group.index()] {
+            parallel.sync(model.loss(item).backward(), &model)?;
+        }
+        Ok(())
+    });
+    let error = plain[0].as_ref().expect_err("its peer has ended");
+    assert!(error.to_string().contains("1"), "{error}");
+}
+
+#[test]
+fn models_that_differ_are_named_on_every_rank() {
+    let results = run_group(3, |group| {
+        let device = Device::flex().autodiff();
+        let mut model = mlp(0, &device);
+        if group.index() == 1 {
+            model.second = linear(10, 8, 1, &device);
+        }
+        DataParallel::wrap(model, &group).map(drop)
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        let error = result.expect_err("rank 1 differs");
+        let DistError::Replica {
+            differing,
+            expected,
+            got,
+            ..
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(*differing, if rank == 1 { 0 } else { 1 });
+        assert!(
+            expected.contains("second.weight") && got.contains("second.weight"),
+            "{error}"
+        );
+        assert!(format!("{expected}{got}").contains("[10, 8]"), "{error}");
+    }
+}
+
+#[test]
+fn replicas_that_drift_are_named() {
+    let results = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, mut model) = DataParallel::wrap(mlp(0, &device), &group)?;
+        parallel.check_replicas(&model)?;
+        if group.index() == 1 {
+            model.third.weight = model.third.weight.map(|w| w.detach() + 1.0);
+        }
+        parallel.check_replicas(&model)
+    });
+    for result in results {
+        let error = result.expect_err("rank 1 drifted").to_string();
+        assert!(error.contains("third.weight"), "{error}");
+    }
+}
+
+#[test]
+fn wrong_use_is_refused() {
+    let results = run_group(1, |group| {
+        let device = Device::flex().autodiff();
+        let (_, model) = DataParallel::wrap(mlp(0, &device), &group)?;
+        let twice = DataParallel::wrap(model.clone(), &group).map(drop);
+        let error = twice.expect_err("wrapped twice").to_string();
+        assert!(
+            error.contains("first.weight") && error.contains("data_parallel"),
+            "{error}"
+        );
+        DataParallel::wrap(model.materialize(), &group)?;
+        let plain = DataParallel::wrap(mlp(0, &Device::flex()), &group).map(drop);
+        let error = plain.expect_err("no autodiff").to_string();
+        assert!(error.contains("no trained parameter"), "{error}");
+        // Two backward passes without a sync between them.
+        let (parallel, model) = DataParallel::wrap(mlp(0, &device), &group)?;
+        let _ = model.loss(0).backward();
+        let error = parallel
+            .sync(model.loss(1).backward(), &model)
+            .map(drop)
+            .expect_err("the first pass has launched the buckets");
+        assert!(error.to_string().contains("no_sync"), "{error}");
+        Ok(())
+    });
+    results.into_iter().for_each(|r| r.expect("no fault"));
+}
+
+#[test]
+fn sixteen_bit_gradients_are_reduced_in_f32() {
+    #[derive(Module, Debug)]
+    struct Half {
+        weight: Param<Tensor<1>>,
+    }
+    let results = run_group(3, |group| {
+        let device = Device::flex().autodiff();
+        let start = Tensor::<1>::from_data([1.0f32, 2.0], (&device, DType::BF16));
+        let half = Half {
+            weight: Param::from_tensor(start),
+        };
+        let (parallel, model) = DataParallel::wrap(half, &group)?;
+        assert_eq!(parallel.plan().num_bytes(), 8);
+        // 1 + 2^-7 + 2^-7: each partial sum in bf16 would stay at 1.
+        let slope = [1.0, 0.0078125 / 2.0, 0.0078125 / 2.0][group.index()];
+        let loss = (model.weight.val() * slope).sum();
+        let gradients = parallel.sync(loss.backward(), &model)?;
+        let gradient = gradients.get::<1>(model.weight.id).expect("used");
+        assert_eq!(gradient.dtype(), DType::BF16);
+        Ok(gradient
+            .cast(DType::F32)
+            .into_data()
+            .try_to_vec::<f32>()
+            .expect("f32"))
+    });
+    for result in results {
+        let expected = half::bf16::from_f32((1.0 + 0.0078125) / 3.0).to_f32();
+        assert_eq!(result.expect("no fault"), vec![expected; 2]);
+    }
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    first: Linear,
+    norm: BatchNorm,
+}
+
+#[test]
+fn running_states_belong_to_their_rank() {
+    let device = Device::flex().autodiff();
+    let shared = Normed {
+        first: linear(3, 4, 0, &device),
+        norm: BatchNormConfig::new(4).init(&device),
+    };
+    let results = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, mut model) = DataParallel::wrap(shared.clone(), &group)?;
+        let mut optimizer = SgdConfig::new().init();
+        for step in 0..3 {
+            let x = fill([5, 3], 10 * step + group.index(), &device);
+            let x = model.first.forward(x).unsqueeze_dim::<3>(2);
+            let loss = model.norm.forward(x).square().mean();
+            let gradients = parallel.sync(loss.backward(), &model)?;
+            model = optimizer.step(0.1, model, gradients);
+        }
+        let mean = model.valid().norm.running_mean.value();
+        Ok(mean.into_data().try_to_vec::<f32>().expect("f32"))
+    });
+    let means: Vec<_> = results.into_iter().map(|r| r.expect("no fault")).collect();
+    assert_ne!(means[0], means[1], "each rank sees its own batches");
+    let untouched = shared.norm.running_mean.value_sync();
+    assert_eq!(
+        untouched.into_data().try_to_vec::<f32>().expect("f32"),
+        [0.0; 4]
+    );
+}

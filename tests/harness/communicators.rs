@@ -1,0 +1,71 @@
+//! Communicators of every kind, between threads of the test.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use burn_dist::communicator::{
+    Communicator, CommunicatorOptions, InProcessHub, Members, ProcessCommunicator,
+};
+
+use crate::run_threads;
+
+/// What carries the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Threads of one process.
+    InProcess,
+    /// Connections as between processes.
+    Tcp,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::InProcess, Self::Tcp];
+}
+
+/// Runs `f` on `n` rank threads, each with its communicator; results in rank order.
+///
+/// # Panics
+/// If a rank panics, or if the ranks do not end before the deadline.
+pub fn run_communicators<T: Send>(
+    kind: Kind,
+    n: usize,
+    options: CommunicatorOptions,
+    f: impl Fn(Arc<dyn Communicator>) -> T + Send + Sync,
+) -> Vec<T> {
+    let ranks: Vec<usize> = (0..n).collect();
+    let hub = InProcessHub::new();
+    let streams = Mutex::new(match kind {
+        Kind::InProcess => Vec::new(),
+        Kind::Tcp => tcp_mesh(n).into_iter().map(Some).collect(),
+    });
+    run_threads(n, |rank| {
+        let members = Members::new("contract", &ranks, rank).expect("a valid group");
+        let communicator: Arc<dyn Communicator> = match kind {
+            Kind::InProcess => Arc::new(hub.connect(&members, options)),
+            Kind::Tcp => {
+                let own = streams.lock().expect("not poisoned")[rank].take();
+                let own = own.expect("taken once");
+                Arc::new(ProcessCommunicator::new(members, own, options).expect("open sockets"))
+            }
+        };
+        f(communicator)
+    })
+}
+
+/// `streams[i][j]`: the connection of rank `i` to rank `j`.
+fn tcp_mesh(n: usize) -> Vec<Vec<Option<TcpStream>>> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let mut streams: Vec<Vec<Option<TcpStream>>> =
+        (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    for i in 0..n {
+        for j in 0..i {
+            let there = TcpStream::connect(address).expect("the listener is open");
+            let (here, _) = listener.accept().expect("one connection waits");
+            streams[i][j] = Some(here);
+            streams[j][i] = Some(there);
+        }
+    }
+    streams
+}
