@@ -1,5 +1,6 @@
 //! [`WindowDataset`]: a text cut into windows.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use burn::data::dataset::Dataset;
@@ -22,13 +23,10 @@ impl WindowDataset {
     }
 }
 
-impl Dataset<Vec<u8>> for WindowDataset {
-    fn get(&self, index: usize) -> Option<Vec<u8>> {
-        if index >= self.len() {
-            return None;
-        }
+impl Dataset<Vec<u8>, Infallible> for WindowDataset {
+    fn get(&self, index: usize) -> Result<Vec<u8>, Infallible> {
         let start = index * self.seq;
-        Some(self.bytes[start..start + self.seq + 1].to_vec())
+        Ok(self.bytes[start..start + self.seq + 1].to_vec())
     }
 
     fn len(&self) -> usize {

@@ -273,7 +273,7 @@ impl Trainer<'_> {
         let size = items.len() / (ranks_here * self.arguments.micro_batches);
         Ok(items
             .chunks(size)
-            .map(|items| items.iter().filter_map(|&i| self.dataset.get(i)).collect())
+            .map(|items| items.iter().flat_map(|&i| self.dataset.get(i)).collect())
             .collect())
     }
 
