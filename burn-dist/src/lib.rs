@@ -9,6 +9,10 @@ pub mod data_parallel;
 mod error;
 mod group;
 pub mod mesh;
+pub mod world;
 
 pub use error::{DistError, Result};
 pub use group::ProcessGroup;
+pub use world::{
+    ExitReport, OutputStyle, ProcessLaunch, World, WorldOptions, launch_processes, launch_threads,
+};

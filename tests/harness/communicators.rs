@@ -53,8 +53,11 @@ pub fn run_communicators<T: Send>(
     })
 }
 
-/// `streams[i][j]`: the connection of rank `i` to rank `j`.
-fn tcp_mesh(n: usize) -> Vec<Vec<Option<TcpStream>>> {
+/// Connections between `n` ranks: `[i][j]` leads from rank `i` to rank `j`, `[i][i]` is `None`.
+///
+/// # Panics
+/// If the loopback interface cannot be used.
+pub fn tcp_mesh(n: usize) -> Vec<Vec<Option<TcpStream>>> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     let mut streams: Vec<Vec<Option<TcpStream>>> =

@@ -10,7 +10,7 @@ use std::time::Duration;
 use burn_dist::communicator::{CommunicatorOptions, InProcessHub, Members};
 use burn_dist::{ProcessGroup, Result};
 
-pub use communicators::{Kind, run_communicators};
+pub use communicators::{Kind, run_communicators, tcp_mesh};
 
 /// No cross-rank test takes longer; one that does is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(120);

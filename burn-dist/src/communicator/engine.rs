@@ -129,7 +129,10 @@ impl Shared {
     /// Runs one call; the queue has given this thread the turn.
     fn execute(&self, call: Call) -> Result<HostBuffer> {
         let name = call.operation.name();
-        if let Some(cause) = lock(&self.failure).clone() {
+        let failure = lock(&self.failure).clone();
+        if let Some(cause) = failure {
+            // An `abort` that met a call at its very end has not told the peers yet.
+            lock(&self.core).abort(&cause.to_string());
             return Err(DistError::Poisoned {
                 rank: self.members.rank(),
                 group: self.members.name().into(),
@@ -161,7 +164,7 @@ impl Shared {
 
     fn describe(&self, fault: FaultOrError, sequence: u64, operation: &str) -> DistError {
         let fault = match fault {
-            FaultOrError::Error(error) => return error,
+            FaultOrError::Error(error) => return *error,
             FaultOrError::Fault(fault) => fault,
         };
         let ranks = self.members.ranks();
@@ -216,7 +219,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) enum FaultOrError {
     Fault(Fault),
-    Error(DistError),
+    Error(Box<DistError>),
 }
 
 impl From<Fault> for FaultOrError {
@@ -283,6 +286,10 @@ impl Drop for Engine {
             // A worker that panicked has already printed why.
             let _ = worker.join();
         }
-        lock(&self.shared.core).leave();
+        let mut core = lock(&self.shared.core);
+        if let Some(cause) = self.failure() {
+            core.abort(&cause.to_string());
+        }
+        core.leave();
     }
 }

@@ -77,11 +77,14 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
                 Ok(())
             }
         }
+        Operation::AllToAll { .. } if shape.is_empty() => {
+            refuse("a scalar has no dim to deal out".into(), "give it one dim")
+        }
         Operation::AllToAll {
             send_counts,
             recv_counts,
         } => {
-            let rows = shape.first().copied().unwrap_or(0);
+            let rows = shape[0];
             let total: usize = send_counts.iter().sum();
             let own = members.index();
             if send_counts.len() != n || recv_counts.len() != n || total != rows {
@@ -186,6 +189,7 @@ impl Core {
         };
         let (dtype, shape) = (call.input.dtype(), call.input.shape());
         let mut header = Header::new(self.sequence, &call.operation, dtype, shape);
+        let name = call.operation.name();
         let frames = self.transport.frame_bytes();
         let outcome = if members.size() == 1 {
             alone(call)
@@ -215,7 +219,11 @@ impl Core {
             Err(fault) => Err(Failed {
                 fault,
                 sequence: header.sequence,
-                operation: header.operation,
+                // Partners compare under one name, of which each side is one half.
+                operation: match header.operation.as_str() {
+                    "send_recv" => name.into(),
+                    _ => header.operation,
+                },
             }),
         }
     }
@@ -231,7 +239,7 @@ impl Core {
     ) -> std::result::Result<Vec<(usize, Header)>, FaultOrError> {
         let own = members.index();
         let mine: Vec<(usize, Header)> = match header.operation.as_str() {
-            "send_recv" => self.to_partners(header),
+            "send_recv" => self.partner_headers(header),
             _ => (0..members.size())
                 .filter(|&other| other != own)
                 .map(|other| (other, header.clone()))
@@ -255,14 +263,15 @@ impl Core {
             };
             if !mine.agrees(own, &heard, other) {
                 header.sequence = mine.sequence;
-                return Err(FaultOrError::Error(DistError::Mismatch {
+                let mismatch = DistError::Mismatch {
                     rank: members.rank(),
                     group: members.name().into(),
                     sequence: mine.sequence,
                     differing: members.ranks()[other],
                     expected: mine.describe(),
                     got: heard.describe(),
-                }));
+                };
+                return Err(FaultOrError::Error(Box::new(mismatch)));
             }
             theirs.push((other, heard));
         }
@@ -271,7 +280,7 @@ impl Core {
 
     /// The header for each partner of a point-to-point call. Each pair counts its own calls, as
     /// partners need not have met equally often.
-    fn to_partners(&mut self, header: &mut Header) -> Vec<(usize, Header)> {
+    fn partner_headers(&mut self, header: &mut Header) -> Vec<(usize, Header)> {
         let mut partners: Vec<usize> = [header.to, header.from]
             .into_iter()
             .flatten()

@@ -44,8 +44,11 @@ pub struct DistributedSampler {
     index: usize,
     options: SamplerOptions,
     /// The order of the epoch that was asked for last.
-    cache: Arc<Mutex<Option<(u64, Arc<[usize]>)>>>,
+    cache: Arc<Mutex<Option<EpochOrder>>>,
 }
+
+/// An epoch and its order.
+type EpochOrder = (u64, Arc<[usize]>);
 
 impl DistributedSampler {
     /// For replica `index` of `num_replicas`, over a dataset of `num_items`.

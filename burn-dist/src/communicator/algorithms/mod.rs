@@ -62,7 +62,7 @@ impl Links<'_> {
 }
 
 /// Cuts `bytes` at consecutive ranges into slices that can be written one beside the other.
-fn cut_mut<'a>(mut bytes: &'a mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<&'a mut [u8]> {
+fn cut_mut(mut bytes: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<&mut [u8]> {
     lengths
         .map(|length| {
             let (head, rest) = std::mem::take(&mut bytes).split_at_mut(length);

@@ -1,6 +1,7 @@
 //! Transports: how bytes get from one member of a group to another.
 
 mod fault;
+mod frame;
 mod in_process;
 mod tcp;
 

@@ -1,0 +1,272 @@
+//! What data parallelism costs: a step of two ranks over a step of two independent single ranks that
+//! run at the same time, and what wrapping costs a single rank.
+//!
+//! `cargo bench -p burn-dist --bench data_parallel [-- --steps N --json FILE]`
+//!
+//! The model is a GPT of 6.87 million parameters, batch 8 per rank. In every round each mode takes
+//! one step, so that noise meets all modes alike; a step's time is that of its slowest rank. Ratios
+//! are medians over rounds. Every run verifies that all modes that should agree hold the same bits.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_dist::communicator::ReduceOp;
+use burn_dist::data_parallel::{
+    DataParallel, NaiveDataParallel, ParameterTable, parameter_hash,
+};
+use burn_dist::{
+    DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, WorldOptions,
+    launch_processes, launch_threads,
+};
+use clap::Parser;
+use examples::gpt::{Gpt, GptConfig};
+use serde::Serialize;
+
+const VOCABULARY: usize = 4096;
+const SEQ: usize = 128;
+const BATCH: usize = 8;
+
+#[derive(Debug, Clone, Parser)]
+struct Arguments {
+    /// Rounds that are measured
+    #[arg(long, default_value_t = 12)]
+    steps: usize,
+    /// Write the rows as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where a started process writes its row
+    #[arg(long, hide = true)]
+    row: Option<PathBuf>,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Medians of one setting.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    communicator: String,
+    ranks: usize,
+    /// Seconds of a step without any synchronisation.
+    independent: f64,
+    overlapped: f64,
+    plain: f64,
+    overlapped_ratio: f64,
+    plain_ratio: f64,
+    verified: bool,
+}
+
+/// How a mode brings gradients together.
+enum Mode {
+    Independent,
+    Overlapped(DataParallel),
+    Plain(NaiveDataParallel),
+}
+
+struct Runner {
+    mode: Mode,
+    model: Gpt,
+    optimizer: ModuleOptimizer,
+}
+
+impl Runner {
+    fn new(mode: Mode, model: Gpt) -> Self {
+        Self {
+            mode,
+            model,
+            optimizer: AdamWConfig::new().init(),
+        }
+    }
+
+    fn step(mut self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Result<Self> {
+        let loss = self.model.loss(tokens, targets);
+        let gradients = match &self.mode {
+            Mode::Independent => GradientsParams::from_grads(loss.backward(), &self.model),
+            Mode::Overlapped(parallel) => parallel.sync(loss.backward(), &self.model)?,
+            Mode::Plain(naive) => {
+                let gradients = GradientsParams::from_grads(loss.backward(), &self.model);
+                naive.sync(gradients, &self.model)?
+            }
+        };
+        self.model = self.optimizer.step(1e-4, self.model, gradients);
+        Ok(self)
+    }
+}
+
+/// Random tokens, the same for a round and rank whatever the mode.
+fn batch(round: usize, rank: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let mut state = (round * 1009 + rank * 7919 + 1) as u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((state >> 33) % VOCABULARY as u64) as i64
+    };
+    let mut tensor = || {
+        let values: Vec<i64> = (0..BATCH * SEQ).map(|_| next()).collect();
+        Tensor::from_data(TensorData::new(values, [BATCH, SEQ]), device)
+    };
+    (tensor(), tensor())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(group: &ProcessGroup, communicator: &str, rounds: usize) -> Result<Row> {
+    let device = Device::flex().autodiff();
+    let config = GptConfig::new()
+        .with_vocabulary(VOCABULARY)
+        .with_seq(SEQ)
+        .with_layers(6)
+        .with_hidden(256)
+        .with_heads(8);
+    let model = config.init(&device);
+    ParameterTable::of(&model)?;
+    // Every mode starts from the parameters of index 0.
+    let fresh = || DataParallel::wrap(model.clone(), group);
+    let (parallel, wrapped) = fresh()?;
+    let mut runners = vec![
+        Runner::new(Mode::Independent, burn::module::Module::materialize(fresh()?.1)),
+        Runner::new(Mode::Overlapped(parallel), wrapped),
+        Runner::new(
+            Mode::Plain(NaiveDataParallel::new(group)),
+            burn::module::Module::materialize(fresh()?.1),
+        ),
+    ];
+    let mut seconds = vec![Vec::new(); runners.len()];
+    const WARM_UP: usize = 2;
+    for round in 0..WARM_UP + rounds {
+        let (tokens, targets) = batch(round, group.index(), &device);
+        // The first mode of a round changes from round to round.
+        for i in 0..runners.len() {
+            let mode = (round + i) % runners.len();
+            let runner = runners.swap_remove(mode);
+            group.barrier()?;
+            let start = Instant::now();
+            let runner = runner.step(tokens.clone(), targets.clone())?;
+            let own = start.elapsed().as_secs_f64();
+            runners.push(runner);
+            let last = runners.len() - 1;
+            runners.swap(mode, last);
+            let slowest = group.all_reduce_values(vec![own], ReduceOp::Max)?[0];
+            if round >= WARM_UP {
+                seconds[mode].push(slowest);
+            }
+        }
+    }
+    let hash = |mode: usize| parameter_hash(&runners[mode].model);
+    let mut hashes = group.all_gather_text(&hash(1))?;
+    hashes.extend(group.all_gather_text(&hash(2))?);
+    let verified = hashes.iter().all(|other| *other == hashes[0])
+        && (group.size() > 1 || hash(0) == hashes[0]);
+    let ratio = |mode: usize| {
+        let pairs = seconds[mode].iter().zip(&seconds[0]);
+        median(pairs.map(|(mode, independent)| mode / independent).collect())
+    };
+    Ok(Row {
+        communicator: communicator.into(),
+        ranks: group.size(),
+        overlapped_ratio: ratio(1),
+        plain_ratio: ratio(2),
+        independent: median(seconds[0].clone()),
+        overlapped: median(seconds[1].clone()),
+        plain: median(seconds[2].clone()),
+        verified,
+    })
+}
+
+/// Starts this benchmark again as `ranks` processes of one thread each.
+fn in_processes(ranks: usize, arguments: &Arguments) -> Result<Row> {
+    let folder = std::env::temp_dir();
+    let path = folder.join(format!("burn-dist-bench-{}.json", std::process::id()));
+    let program = std::env::current_exe().map_err(|error| DistError::File {
+        path: "this program".into(),
+        problem: error.to_string(),
+    })?;
+    let steps = arguments.steps.to_string();
+    let launch = ProcessLaunch::new(program)
+        .args(["--steps", &steps, "--row"])
+        .arg(&path)
+        .env("RAYON_NUM_THREADS", "1")
+        .ranks(ranks)
+        .output(OutputStyle::RankZeroUntouched);
+    let report = launch_processes(&launch)?;
+    if report.code != 0 {
+        return Err(DistError::Rank {
+            rank: 0,
+            problem: "a rank of the benchmark failed; see its output above".into(),
+        });
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| DistError::File {
+        path: path.display().to_string(),
+        problem: error.to_string(),
+    })?;
+    // It was read; a leftover in the temporary folder does no harm.
+    let _ = std::fs::remove_file(&path);
+    let value: serde_json::Value = serde_json::from_str(&text).expect("invariant: our own JSON");
+    let number = |key: &str| value[key].as_f64().unwrap_or(f64::NAN);
+    Ok(Row {
+        communicator: value["communicator"].as_str().unwrap_or("?").into(),
+        ranks,
+        independent: number("independent"),
+        overlapped: number("overlapped"),
+        plain: number("plain"),
+        overlapped_ratio: number("overlapped_ratio"),
+        plain_ratio: number("plain_ratio"),
+        verified: value["verified"].as_bool().unwrap_or(false),
+    })
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(path) = &arguments.row {
+        let world = World::from_env()?;
+        let group = world.whole()?;
+        let name = if group.size() == 1 { "alone" } else { "tcp" };
+        let row = measure(&group, name, arguments.steps)?;
+        if group.index() == 0 {
+            let text = serde_json::to_string(&row).expect("invariant: plain data");
+            std::fs::write(path, text).map_err(|error| DistError::File {
+                path: path.display().to_string(),
+                problem: error.to_string(),
+            })?;
+        }
+        return Ok(());
+    }
+    let mut rows = vec![in_processes(1, &arguments)?, in_processes(2, &arguments)?];
+    let steps = arguments.steps;
+    let in_process = launch_threads(2, WorldOptions::default(), |world| {
+        measure(&world.whole()?, "in-process", steps)
+    })?;
+    rows.extend(in_process.into_iter().next());
+    println!("communicator  ranks  independent  overlapped         plain              verified");
+    for row in &rows {
+        println!(
+            "{:<12}  {:>5}  {:>8.1} ms  {:>7.1} ms {:>6.3}x  {:>7.1} ms {:>6.3}x  {}",
+            row.communicator,
+            row.ranks,
+            row.independent * 1e3,
+            row.overlapped * 1e3,
+            row.overlapped_ratio,
+            row.plain * 1e3,
+            row.plain_ratio,
+            row.verified
+        );
+    }
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&rows).expect("invariant: plain data");
+        std::fs::write(path, text).map_err(|error| DistError::File {
+            path: path.display().to_string(),
+            problem: error.to_string(),
+        })?;
+    }
+    match rows.iter().all(|row| row.verified) {
+        true => Ok(()),
+        false => Err(DistError::config(
+            "modes that should agree hold different parameters",
+            "this is a bug",
+        )),
+    }
+}

@@ -1,0 +1,356 @@
+//! [`launch_processes`]: ranks as processes of this host.
+#![allow(unsafe_code)]
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::output::{LastLines, Stream};
+use super::{ProcessLaunch, StoreServer};
+use crate::error::{DistError, Result};
+
+/// Time that ranks have to end by themselves after they were asked to.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Longest wait for output that is still on its way when all ranks have ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+
+/// How a launch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExitReport {
+    /// 0, or the code of the rank that failed first; 128 plus the signal that ended it or the
+    /// launcher.
+    pub code: u8,
+    /// The rank that failed first.
+    pub failed_rank: Option<usize>,
+}
+
+/// Starts the ranks of this host and waits for all of them.
+///
+/// Host 0's launcher serves the store: it outlives the ranks, so a free port has no race. When a rank
+/// fails, the others are asked to end, and killed after three seconds; its last lines are printed
+/// last. So are they all when this process gets SIGINT, SIGTERM or SIGHUP; and they are killed by the
+/// system when this process is killed. Call it from a thread that lives as long as the ranks.
+///
+/// # Errors
+/// [`DistError::Config`] for options that cannot work, [`DistError::AddressInUse`], and
+/// [`DistError::File`] if the program cannot be started. A rank that fails is not an error here: see
+/// [`ExitReport`].
+pub fn launch_processes(launch: &ProcessLaunch) -> Result<ExitReport> {
+    let own_secret = std::env::var("BURN_DIST_SECRET").ok();
+    let own_secret = own_secret.filter(|secret| !secret.is_empty());
+    launch.check(own_secret.is_some())?;
+    let secret = match own_secret {
+        Some(secret) => secret,
+        None => random_secret()?,
+    };
+    let server = match launch.node_rank {
+        0 => Some(StoreServer::bind(
+            &launch.master_addr,
+            launch.master_port,
+            &secret,
+        )?),
+        _ => None,
+    };
+    let port = server
+        .as_ref()
+        .map_or(launch.master_port, |server| server.address().port());
+    let signals = Signals::listen()?;
+    let mut ranks = Ranks::default();
+    for local_rank in 0..launch.ranks {
+        // On failure the ranks that did start end with `ranks`.
+        ranks.start(launch, local_rank, port, &secret)?;
+    }
+    let report = ranks.wait(&signals);
+    drop(server);
+    Ok(report)
+}
+
+fn random_secret() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        DistError::config(
+            format!("the system has no random bytes for a secret: {error}"),
+            "set BURN_DIST_SECRET yourself",
+        )
+    })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The signals that end a launch.
+struct Signals {
+    last: Arc<AtomicUsize>,
+    registered: Vec<signal_hook::SigId>,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut this = Self {
+            last: Arc::new(AtomicUsize::new(0)),
+            registered: Vec::new(),
+        };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let id = signal_hook::flag::register_usize(signal, this.last.clone(), signal as usize)
+                .map_err(|error| {
+                    DistError::config(
+                        format!("signal {signal} cannot be watched: {error}"),
+                        "start the ranks from another program",
+                    )
+                })?;
+            this.registered.push(id);
+        }
+        Ok(this)
+    }
+
+    fn received(&self) -> Option<usize> {
+        Some(self.last.load(Ordering::Acquire)).filter(|&signal| signal != 0)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for &id in &self.registered {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+/// The processes that were started and have not been waited for.
+struct Ranks {
+    groups: Vec<Pid>,
+    last_lines: Vec<LastLines>,
+    first_rank: usize,
+    outputs: Vec<JoinHandle<()>>,
+    running: usize,
+    ended: Receiver<(usize, ExitStatus)>,
+    report_end: Sender<(usize, ExitStatus)>,
+}
+
+impl Default for Ranks {
+    fn default() -> Self {
+        let (report_end, ended) = channel();
+        Self {
+            groups: Vec::new(),
+            last_lines: Vec::new(),
+            first_rank: 0,
+            outputs: Vec::new(),
+            running: 0,
+            ended,
+            report_end,
+        }
+    }
+}
+
+impl Ranks {
+    fn start(
+        &mut self,
+        launch: &ProcessLaunch,
+        local_rank: usize,
+        port: u16,
+        secret: &str,
+    ) -> Result<()> {
+        self.first_rank = launch.node_rank * launch.ranks;
+        let rank = self.first_rank + local_rank;
+        let failure = |error: std::io::Error| DistError::File {
+            path: launch.program.display().to_string(),
+            problem: format!("rank {rank} cannot be started: {error}"),
+        };
+        let mut child = command(launch, rank, local_rank, port, secret)
+            .spawn()
+            .map_err(failure)?;
+        self.groups.push(
+            Pid::from_raw(child.id() as i32).expect("invariant: a process has a positive number"),
+        );
+        self.running += 1;
+        let last = LastLines::default();
+        self.last_lines.push(last.clone());
+        let style = launch.output;
+        if let Some(out) = child.stdout.take() {
+            self.outputs.push(
+                style
+                    .forward(rank, Stream::Out, out, last.clone())
+                    .map_err(failure)?,
+            );
+        }
+        if let Some(error) = child.stderr.take() {
+            self.outputs.push(
+                style
+                    .forward(rank, Stream::Error, error, last)
+                    .map_err(failure)?,
+            );
+        }
+        let report_end = self.report_end.clone();
+        std::thread::Builder::new()
+            .name(format!("wait {rank}"))
+            .spawn(move || wait_for(child, local_rank, &report_end))
+            .map_err(failure)?;
+        Ok(())
+    }
+
+    /// Waits for all ranks; ends them when one fails or a signal comes.
+    fn wait(&mut self, signals: &Signals) -> ExitReport {
+        let mut first: Option<(usize, ExitStatus)> = None;
+        let mut signal = None;
+        let mut kill_at: Option<Instant> = None;
+        while self.running > 0 {
+            match self.ended.recv_timeout(Duration::from_millis(50)) {
+                Ok((local_rank, status)) => {
+                    self.running -= 1;
+                    if !status.success() && first.is_none() && signal.is_none() {
+                        first = Some((local_rank, status));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            signal = signal.or_else(|| signals.received());
+            let now = Instant::now();
+            match kill_at {
+                None if first.is_some() || signal.is_some() => {
+                    self.signal_all(Signal::TERM);
+                    kill_at = Some(now + GRACE);
+                }
+                Some(at) if now >= at => {
+                    self.signal_all(Signal::KILL);
+                    kill_at = Some(now + GRACE);
+                }
+                _ => {}
+            }
+        }
+        self.end();
+        self.say(first, signal)
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for &group in &self.groups {
+            // A group that has ended is what we want.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Kills what the ranks left behind, and lets their last lines through.
+    fn end(&mut self) {
+        self.signal_all(Signal::KILL);
+        let deadline = Instant::now() + LAST_OUTPUT;
+        for output in self.outputs.drain(..) {
+            while !output.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    fn say(&self, first: Option<(usize, ExitStatus)>, signal: Option<usize>) -> ExitReport {
+        if let Some((local_rank, status)) = first {
+            let rank = self.first_rank + local_rank;
+            let (how, code) = match (status.code(), status.signal()) {
+                (Some(code), _) => (format!("exit code {code}"), code as u8),
+                (None, Some(signal)) => (format!("signal {signal}"), 128 + signal as u8),
+                (None, None) => ("an unknown status".into(), 1),
+            };
+            let last = self.last_lines[local_rank]
+                .lock()
+                .expect("invariant: no panic under this lock");
+            eprintln!("rank {rank} failed first, with {how}; its last words:");
+            for line in last.iter() {
+                eprintln!("  {line}");
+            }
+            return ExitReport {
+                code,
+                failed_rank: Some(rank),
+            };
+        }
+        if let Some(signal) = signal {
+            eprintln!("ended all ranks on signal {signal}");
+            return ExitReport {
+                code: 128 + signal as u8,
+                failed_rank: None,
+            };
+        }
+        ExitReport {
+            code: 0,
+            failed_rank: None,
+        }
+    }
+}
+
+impl Drop for Ranks {
+    /// Leaves no process behind, whatever way the launch ends.
+    fn drop(&mut self) {
+        if self.running > 0 {
+            self.signal_all(Signal::KILL);
+        }
+    }
+}
+
+fn wait_for(mut child: Child, local_rank: usize, report_end: &Sender<(usize, ExitStatus)>) {
+    let status = child
+        .wait()
+        .unwrap_or_else(|_| ExitStatus::from_raw(1 << 8));
+    // The launcher may have given up waiting.
+    let _ = report_end.send((local_rank, status));
+}
+
+fn command(
+    launch: &ProcessLaunch,
+    rank: usize,
+    local_rank: usize,
+    port: u16,
+    secret: &str,
+) -> Command {
+    let mut command = Command::new(&launch.program);
+    command
+        .args(&launch.arguments)
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", (launch.nodes * launch.ranks).to_string())
+        .env("LOCAL_RANK", local_rank.to_string())
+        .env("LOCAL_WORLD_SIZE", launch.ranks.to_string())
+        .env("MASTER_ADDR", &launch.master_addr)
+        .env("MASTER_PORT", port.to_string())
+        .env("BURN_DIST_SECRET", secret)
+        .env("BURN_DIST_STORE", "external")
+        .stdin(Stdio::null())
+        .stdout(launch.output.stdio(rank, Stream::Out))
+        .stderr(launch.output.stdio(rank, Stream::Error))
+        // A group of its own, so that what a rank starts ends with it.
+        .process_group(0);
+    let timeouts = [
+        ("BURN_DIST_STARTUP_TIMEOUT", launch.startup_timeout),
+        ("BURN_DIST_STEP_TIMEOUT", launch.step_timeout),
+    ];
+    for (name, timeout) in timeouts {
+        if let Some(timeout) = timeout {
+            command.env(name, timeout.as_secs_f64().to_string());
+        }
+    }
+    if std::env::var_os("RAYON_NUM_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / launch.ranks).max(1);
+        command.env("RAYON_NUM_THREADS", threads.to_string());
+    }
+    for (name, value) in &launch.variables {
+        command.env(name, value);
+    }
+    let launcher = rustix::process::getpid();
+    // SAFETY: the closure runs in the child between fork and exec and only makes two system calls,
+    // prctl and getppid; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The launcher may have died before the line above.
+            match rustix::process::getppid() == Some(launcher) {
+                true => Ok(()),
+                false => Err(std::io::Error::from_raw_os_error(
+                    rustix::io::Errno::CHILD.raw_os_error(),
+                )),
+            }
+        });
+    }
+    command
+}

@@ -1,0 +1,154 @@
+//! [`launch_threads`]: ranks as threads of this process.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use super::{World, WorldOptions};
+use crate::communicator::InProcessHub;
+use crate::error::{DistError, Result};
+
+/// Runs `f` on `ranks` threads, each with its world; results in rank order.
+///
+/// When a rank fails or panics, its groups tell the others, which then end too; the error names the
+/// rank that failed first. A rank that computes for ever keeps this call waiting.
+///
+/// Rank threads share Burn's random generator: draw from a seed on one rank at a time, or leave it to
+/// [`DataParallel::wrap`](crate::data_parallel::DataParallel::wrap) to give all ranks the same values.
+///
+/// # Errors
+/// [`DistError::Rank`] with the first failure's words; [`DistError::Config`] for 0 ranks.
+pub fn launch_threads<T: Send>(
+    ranks: usize,
+    options: WorldOptions,
+    f: impl Fn(World) -> Result<T> + Send + Sync,
+) -> Result<Vec<T>> {
+    if ranks == 0 {
+        return Err(DistError::config("a world of 0 ranks", "start at least 1"));
+    }
+    let hub = InProcessHub::new();
+    let first: Mutex<Option<DistError>> = Mutex::new(None);
+    let results: Vec<Option<T>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let world = World::thread(rank, ranks, options, hub.clone());
+                let (f, first) = (&f, &first);
+                let body = move || match catch_unwind(AssertUnwindSafe(|| f(world))) {
+                    Ok(Ok(value)) => Some(value),
+                    Ok(Err(error)) => {
+                        note(first, rank, error.to_string());
+                        None
+                    }
+                    Err(panic) => {
+                        let text = panic
+                            .downcast_ref::<String>()
+                            .cloned()
+                            .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
+                            .unwrap_or_else(|| "a panic without a message".into());
+                        note(first, rank, format!("it panicked: {text}"));
+                        None
+                    }
+                };
+                std::thread::Builder::new()
+                    .name(format!("rank {rank}"))
+                    .spawn_scoped(scope, body)
+            })
+            .collect();
+        threads
+            .into_iter()
+            .enumerate()
+            .map(|(rank, thread)| match thread {
+                Ok(thread) => thread.join().ok().flatten(),
+                Err(error) => {
+                    note(&first, rank, format!("its thread did not start: {error}"));
+                    None
+                }
+            })
+            .collect()
+    });
+    match first
+        .into_inner()
+        .expect("invariant: no panic under this lock")
+    {
+        Some(failure) => Err(failure),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+/// Keeps the first failure.
+fn note(first: &Mutex<Option<DistError>>, rank: usize, problem: String) {
+    first
+        .lock()
+        .expect("invariant: no panic under this lock")
+        .get_or_insert(DistError::Rank { rank, problem });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::ReduceOp;
+    use std::time::Duration;
+
+    fn options() -> WorldOptions {
+        WorldOptions {
+            step_timeout: Duration::from_secs(5),
+            ..WorldOptions::default()
+        }
+    }
+
+    #[test]
+    fn ranks_meet_and_return_in_order() {
+        let sums = launch_threads(4, options(), |world| {
+            let group = world.whole()?;
+            let rank = world.rank() as u32;
+            Ok((rank, group.all_reduce_values(vec![rank], ReduceOp::Sum)?[0]))
+        });
+        assert_eq!(sums.expect("no fault"), [(0, 6), (1, 6), (2, 6), (3, 6)]);
+    }
+
+    #[test]
+    fn the_rank_that_failed_first_is_named() {
+        let error = launch_threads(3, options(), |world| {
+            let group = world.whole()?;
+            group.barrier()?;
+            assert!(world.rank() != 1, "out of luck");
+            group.barrier()
+        })
+        .expect_err("rank 1 panics");
+        let DistError::Rank { rank, problem } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*rank, 1);
+        assert!(problem.contains("out of luck"), "{problem}");
+    }
+
+    #[test]
+    fn groups_of_a_mesh_are_made_for_a_world_of_its_size() {
+        use crate::mesh::{DeviceMesh, MeshAxis, ParallelDims};
+        let dims = ParallelDims {
+            tp: 2,
+            dp_replicate: 2,
+            ..ParallelDims::default()
+        };
+        let mesh = DeviceMesh::new(dims, 4).expect("a mesh");
+        let ranks = launch_threads(4, options(), |world| {
+            let tp = world.axis_group(&mesh, &[MeshAxis::Tp])?;
+            let dp = world.axis_group(&mesh, &[MeshAxis::DpReplicate])?;
+            let rank = vec![world.rank() as u32];
+            Ok((
+                tp.all_gather_values(rank.clone())?,
+                dp.all_gather_values(rank)?,
+            ))
+        })
+        .expect("no fault");
+        assert_eq!(ranks[3].0.concat(), [2, 3]);
+        assert_eq!(ranks[3].1.concat(), [1, 3]);
+        let error = World::solo().axis_group(&mesh, &[MeshAxis::Tp]);
+        assert!(
+            error
+                .map(drop)
+                .expect_err("of 4")
+                .to_string()
+                .contains("the mesh has 4 ranks")
+        );
+    }
+}

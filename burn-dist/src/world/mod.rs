@@ -1,0 +1,33 @@
+//! The world: which rank this is, how ranks find each other, how they are started.
+//!
+//! | file | what |
+//! |---|---|
+//! | `environment.rs`, `host_list.rs` | what the launcher's variables say; pure |
+//! | `world.rs`, `world_options.rs` | the world and its groups |
+//! | `store/` | the key-value store by which ranks find each other |
+//! | `handshake.rs` | who may connect |
+//! | `peers.rs` | connections between ranks |
+//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `output.rs` | starting ranks |
+//!
+//! Only this folder reads the environment.
+
+mod environment;
+mod handshake;
+mod host_list;
+mod launch_processes;
+mod launch_threads;
+mod output;
+mod peers;
+mod process_launch;
+mod store;
+mod world;
+mod world_options;
+
+pub use environment::{Environment, Launcher};
+pub use launch_processes::{ExitReport, launch_processes};
+pub use launch_threads::launch_threads;
+pub use output::OutputStyle;
+pub use process_launch::ProcessLaunch;
+pub use store::{StoreClient, StoreServer};
+pub use world::World;
+pub use world_options::WorldOptions;

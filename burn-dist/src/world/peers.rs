@@ -1,0 +1,245 @@
+//! Connections between ranks: one listener per rank, one connection per pair and group.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{StoreClient, handshake};
+use crate::communicator::Members;
+use crate::error::{DistError, Result};
+
+/// Longest name of a group on the wire.
+const MAX_GROUP_KEY: usize = 60_000;
+
+/// Most connections that are in the middle of a handshake.
+const MAX_STRANGERS: usize = 256;
+
+/// This rank's listener and the connections that came for groups it has yet to make.
+#[derive(Debug)]
+pub(super) struct Peers {
+    rank: usize,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    secret: String,
+    /// By group key and the peer's index in it.
+    arrived: Mutex<HashMap<(String, usize), TcpStream>>,
+    changed: Condvar,
+    strangers: AtomicUsize,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, usize), TcpStream>> {
+        self.arrived
+            .lock()
+            .expect("invariant: no panic under this lock")
+    }
+}
+
+fn address_key(rank: usize) -> String {
+    format!("address/{rank}")
+}
+
+impl Peers {
+    /// Listens on `local`, a free port, and says so in the store.
+    pub(super) fn listen(
+        rank: usize,
+        local: IpAddr,
+        secret: &str,
+        store: &StoreClient,
+    ) -> Result<Self> {
+        let failure = |error: std::io::Error| DistError::Rendezvous {
+            rank,
+            address: local.to_string(),
+            problem: format!("cannot listen there: {error}"),
+            hint: "look at the limits of open files and threads".into(),
+        };
+        let listener = TcpListener::bind((local, 0)).map_err(failure)?;
+        let address = listener.local_addr().map_err(failure)?;
+        let shared = Arc::new(Shared {
+            secret: secret.into(),
+            arrived: Mutex::default(),
+            changed: Condvar::new(),
+            strangers: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        });
+        let for_acceptor = shared.clone();
+        let acceptor = std::thread::Builder::new()
+            .name("peers".into())
+            .spawn(move || accept_peers(&listener, &for_acceptor))
+            .map_err(failure)?;
+        store.set(&address_key(rank), address.to_string().as_bytes())?;
+        Ok(Self {
+            rank,
+            address,
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// A connection to every other member of a group; `key` is the same on all members and new.
+    ///
+    /// Members connect to those before them and wait for those behind them.
+    pub(super) fn connect_group(
+        &self,
+        members: &Members,
+        key: &str,
+        store: &StoreClient,
+        timeout: Duration,
+    ) -> Result<Vec<Option<TcpStream>>> {
+        let deadline = Instant::now() + timeout;
+        let mut streams: Vec<Option<TcpStream>> = Vec::with_capacity(members.size());
+        let mut missing = Vec::new();
+        for &peer in &members.ranks()[..members.index()] {
+            match self.call(peer, members, key, store, deadline)? {
+                Some(stream) => streams.push(Some(stream)),
+                None => {
+                    missing.push(peer);
+                    streams.push(None);
+                }
+            }
+        }
+        streams.push(None);
+        for index in members.index() + 1..members.size() {
+            let stream = self.await_arrival(key, index, deadline);
+            if stream.is_none() {
+                missing.push(members.ranks()[index]);
+            }
+            streams.push(stream);
+        }
+        if missing.is_empty() {
+            return Ok(streams);
+        }
+        Err(DistError::Rendezvous {
+            rank: self.rank,
+            address: self.address.to_string(),
+            problem: format!(
+                "rank(s) {missing:?} did not come to group {} within {timeout:?}",
+                members.name()
+            ),
+            hint: "read the output of these ranks; every member makes the same groups in the same order"
+                .into(),
+        })
+    }
+
+    fn call(
+        &self,
+        peer: usize,
+        members: &Members,
+        key: &str,
+        store: &StoreClient,
+        deadline: Instant,
+    ) -> Result<Option<TcpStream>> {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        let Some(address) = store.wait(&address_key(peer), rest)? else {
+            return Ok(None);
+        };
+        let address = String::from_utf8_lossy(&address).into_owned();
+        let failure = |problem: String| DistError::Rendezvous {
+            rank: self.rank,
+            address: address.clone(),
+            problem: format!("rank {peer}: {problem}"),
+            hint: "read the output of that rank; a firewall may also be in the way".into(),
+        };
+        let socket: SocketAddr = address
+            .parse()
+            .map_err(|_| failure("its address in the store cannot be read".into()))?;
+        let rest = rest.clamp(Duration::from_millis(10), Duration::from_secs(30));
+        let stream = TcpStream::connect_timeout(&socket, rest)
+            .map_err(|error| failure(error.to_string()))?;
+        handshake::connect(&stream, &self.shared.secret)
+            .map_err(|refusal| failure(refusal.to_string()))?;
+        let mut hello = (members.index() as u64).to_le_bytes().to_vec();
+        hello.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        hello.extend_from_slice(key.as_bytes());
+        (&stream)
+            .write_all(&hello)
+            .map_err(|error| failure(error.to_string()))?;
+        Ok(Some(stream))
+    }
+
+    fn await_arrival(&self, key: &str, index: usize, deadline: Instant) -> Option<TcpStream> {
+        let wanted = (key.to_string(), index);
+        let mut arrived = self.shared.lock();
+        loop {
+            if let Some(stream) = arrived.remove(&wanted) {
+                return Some(stream);
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return None;
+            }
+            arrived = self
+                .shared
+                .changed
+                .wait_timeout(arrived, rest)
+                .expect("invariant: no panic under this lock")
+                .0;
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        // Wakes the acceptor, which then sees that it is to end.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn accept_peers(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // Out of descriptors, say: others may free some.
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        if shared.strangers.fetch_add(1, Ordering::AcqRel) >= MAX_STRANGERS {
+            shared.strangers.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let for_peer = shared.clone();
+        let spawned = std::thread::Builder::new()
+            .name("peer".into())
+            .spawn(move || {
+                if let Some((key, index)) = greet(&stream, &for_peer.secret) {
+                    for_peer.lock().insert((key, index), stream);
+                    for_peer.changed.notify_all();
+                }
+                for_peer.strangers.fetch_sub(1, Ordering::AcqRel);
+            });
+        if spawned.is_err() {
+            shared.strangers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Who it is and for which group; `None` for a stranger.
+fn greet(mut stream: &TcpStream, secret: &str) -> Option<(String, usize)> {
+    handshake::accept(stream, secret).ok()?;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).ok()?;
+    let index = u64::from_le_bytes(head[..8].try_into().ok()?);
+    let length = u32::from_le_bytes(head[8..].try_into().ok()?) as usize;
+    if length > MAX_GROUP_KEY {
+        return None;
+    }
+    let mut key = vec![0; length];
+    stream.read_exact(&mut key).ok()?;
+    Some((String::from_utf8(key).ok()?, usize::try_from(index).ok()?))
+}

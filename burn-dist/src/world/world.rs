@@ -1,0 +1,269 @@
+//! [`World`]: all ranks, seen from one of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::environment::is_loopback;
+use super::peers::Peers;
+use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
+use crate::communicator::{Communicator, InProcessHub, Members, ProcessCommunicator};
+use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
+use crate::mesh::{DeviceMesh, MeshAxis};
+
+/// All ranks of a job, seen from one of them; makes process groups. Cheap to clone.
+///
+/// ```
+/// use burn_dist::{World, communicator::ReduceOp};
+///
+/// # fn main() -> burn_dist::Result<()> {
+/// let world = World::from_env()?; // one rank, unless a launcher says otherwise
+/// let group = world.whole()?;
+/// let sum = group.all_reduce_values(vec![world.rank() as u32], ReduceOp::Sum)?;
+/// println!("rank {} of {}: {sum:?}", world.rank(), world.world_size());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct World(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rank: usize,
+    world_size: usize,
+    local_rank: usize,
+    local_size: usize,
+    options: WorldOptions,
+    fabric: Fabric,
+    /// How often each group was made, by key: a group made again is another group.
+    generations: Mutex<HashMap<String, usize>>,
+}
+
+/// How ranks are connected.
+#[derive(Debug)]
+enum Fabric {
+    Threads(InProcessHub),
+    Processes {
+        peers: Peers,
+        store: StoreClient,
+        /// Ends after everything that needs it.
+        _server: Option<StoreServer>,
+    },
+}
+
+impl World {
+    /// The world that the launcher's variables describe: torchrun's (and `burnrun`'s), Slurm's, Open
+    /// MPI's; one rank without any. Rank 0 serves the store, unless the launcher does. Waits for the
+    /// store, not for the other ranks: the first group does.
+    ///
+    /// # Errors
+    /// [`DistError::Environment`] with everything that is missing or contradicts itself,
+    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`].
+    pub fn from_env() -> Result<Self> {
+        Self::from_env_with(WorldOptions::default())
+    }
+
+    /// As [`from_env`](Self::from_env); `BURN_DIST_STARTUP_TIMEOUT` and `BURN_DIST_STEP_TIMEOUT`
+    /// win over the options.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_env_with(options: WorldOptions) -> Result<Self> {
+        let environment = Environment::read(&|name| std::env::var(name).ok())?;
+        Self::from_environment(&environment, options)
+    }
+
+    /// Whether a launcher's variables are there.
+    pub fn is_launched() -> bool {
+        let environment = Environment::read(&|name| std::env::var(name).ok());
+        // Variables that contradict each other are a launcher's too.
+        !environment.is_ok_and(|environment| environment.launcher == Launcher::Plain)
+    }
+
+    /// The world of an environment.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_environment(environment: &Environment, mut options: WorldOptions) -> Result<Self> {
+        if let Some(timeout) = environment.startup_timeout {
+            options.startup_timeout = timeout;
+        }
+        if let Some(timeout) = environment.step_timeout {
+            options.step_timeout = timeout;
+        }
+        let fabric = match environment.world_size {
+            1 => Fabric::Threads(InProcessHub::new()),
+            _ => Self::join(environment, &options)?,
+        };
+        Ok(Self(Arc::new(Inner {
+            rank: environment.rank,
+            world_size: environment.world_size,
+            local_rank: environment.local_rank,
+            local_size: environment.local_size,
+            options,
+            fabric,
+            generations: Mutex::default(),
+        })))
+    }
+
+    fn join(environment: &Environment, options: &WorldOptions) -> Result<Fabric> {
+        let (rank, host, port) = (
+            environment.rank,
+            environment.master_addr.as_str(),
+            environment.master_port,
+        );
+        let secret = environment.secret.as_str();
+        let serves = rank == 0 && !environment.store_is_external;
+        let server = match serves {
+            true => Some(StoreServer::bind(host, port, secret)?),
+            false => None,
+        };
+        let store = StoreClient::connect(rank, host, port, secret, options.startup_timeout)?;
+        let local = store
+            .local_address()
+            .map_err(|error| DistError::Rendezvous {
+                rank,
+                address: format!("{host}:{port}"),
+                problem: error.to_string(),
+                hint: "the connection to the store broke; read the output of rank 0".into(),
+            })?;
+        // Nothing listens beyond this machine when the world meets on it.
+        debug_assert!(!is_loopback(host) || local.ip().is_loopback());
+        // A rank that is started twice would wait for ever under the wrong number.
+        if store.add(&format!("rank/{rank}"), 1)? > 1 {
+            return Err(DistError::Rendezvous {
+                rank,
+                address: format!("{host}:{port}"),
+                problem: format!("rank {rank} is there already"),
+                hint: "two jobs share this address, or two processes this rank; take another --master-port"
+                    .into(),
+            });
+        }
+        let peers = Peers::listen(rank, local.ip(), secret, &store)?;
+        Ok(Fabric::Processes {
+            peers,
+            store,
+            _server: server,
+        })
+    }
+
+    /// One rank.
+    pub fn solo() -> Self {
+        Self::thread(0, 1, WorldOptions::default(), InProcessHub::new())
+    }
+
+    /// A rank that is a thread of this process.
+    pub(super) fn thread(
+        rank: usize,
+        world_size: usize,
+        options: WorldOptions,
+        hub: InProcessHub,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            rank,
+            world_size,
+            local_rank: rank,
+            local_size: world_size,
+            options,
+            fabric: Fabric::Threads(hub),
+            generations: Mutex::default(),
+        }))
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.0.world_size
+    }
+
+    /// This rank's position on its host.
+    pub fn local_rank(&self) -> usize {
+        self.0.local_rank
+    }
+
+    /// Number of ranks on this host.
+    pub fn local_size(&self) -> usize {
+        self.0.local_size
+    }
+
+    /// Timeouts and algorithm.
+    pub fn options(&self) -> &WorldOptions {
+        &self.0.options
+    }
+
+    /// A new group of these global ranks, in this order. All its members call this, in the same
+    /// order among the groups that they share; a group of the same name and ranks is independent of
+    /// the one before.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] if a rank stands twice, is outside the world, or if this rank is not a
+    /// member; [`DistError::Rendezvous`] naming the members that did not come in time.
+    pub fn group(&self, name: &str, ranks: &[usize]) -> Result<ProcessGroup> {
+        let inner = &*self.0;
+        if let Some(outside) = ranks.iter().find(|&&rank| rank >= inner.world_size) {
+            return Err(DistError::config(
+                format!(
+                    "group {name} names rank {outside}, but the world has {} ranks",
+                    inner.world_size
+                ),
+                "ranks count from 0",
+            ));
+        }
+        let members = Members::new(name, ranks, inner.rank)?;
+        let options = inner.options.communicator();
+        let communicator: Arc<dyn Communicator> = match &inner.fabric {
+            Fabric::Threads(hub) => Arc::new(hub.connect(&members, options)),
+            Fabric::Processes { peers, store, .. } => {
+                let key = self.next_key(name, ranks);
+                let timeout = inner.options.startup_timeout;
+                let streams = peers.connect_group(&members, &key, store, timeout)?;
+                Arc::new(ProcessCommunicator::new(members, streams, options)?)
+            }
+        };
+        Ok(ProcessGroup::new(communicator))
+    }
+
+    fn next_key(&self, name: &str, ranks: &[usize]) -> String {
+        let key = format!("{name} {ranks:?}");
+        let mut generations = self
+            .0
+            .generations
+            .lock()
+            .expect("invariant: no panic under this lock");
+        let generation = generations.entry(key.clone()).or_default();
+        *generation += 1;
+        format!("{key} {generation}")
+    }
+
+    /// A new group of all ranks. Collective.
+    ///
+    /// # Errors
+    /// As [`group`](Self::group).
+    pub fn whole(&self) -> Result<ProcessGroup> {
+        let ranks: Vec<usize> = (0..self.world_size()).collect();
+        self.group("world", &ranks)
+    }
+
+    /// A new group of the ranks that differ from this one on these axes only.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] if the mesh is of another size or the axes do not go together; else as
+    /// [`group`](Self::group).
+    pub fn axis_group(&self, mesh: &DeviceMesh, axes: &[MeshAxis]) -> Result<ProcessGroup> {
+        if mesh.world_size() != self.world_size() {
+            return Err(DistError::config(
+                format!(
+                    "the mesh has {} ranks, but the world has {}",
+                    mesh.world_size(),
+                    self.world_size()
+                ),
+                "make the mesh for this world",
+            ));
+        }
+        let ranks = mesh.ranks(axes, self.rank())?;
+        self.group(&DeviceMesh::group_name(axes), &ranks)
+    }
+}

@@ -1,0 +1,37 @@
+//! [`WorldOptions`]: timeouts and the algorithm of sums.
+
+use std::time::Duration;
+
+use crate::communicator::{Algorithm, CommunicatorOptions};
+
+/// What a world is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorldOptions {
+    /// Longest wait for other ranks to arrive while a world or a group is made.
+    pub startup_timeout: Duration,
+    /// Longest wait for other ranks within one call.
+    pub step_timeout: Duration,
+    /// How sums are carried out.
+    pub algorithm: Algorithm,
+}
+
+impl Default for WorldOptions {
+    /// 60 s to start, 300 s for a step, sums in rank order.
+    fn default() -> Self {
+        Self {
+            startup_timeout: Duration::from_secs(60),
+            step_timeout: Duration::from_secs(300),
+            algorithm: Algorithm::Direct,
+        }
+    }
+}
+
+impl WorldOptions {
+    /// The options of this world's communicators.
+    pub fn communicator(&self) -> CommunicatorOptions {
+        CommunicatorOptions {
+            algorithm: self.algorithm,
+            timeout: self.step_timeout,
+        }
+    }
+}
