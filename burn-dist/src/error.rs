@@ -200,4 +200,64 @@ impl DistError {
             other => other,
         }
     }
+
+    /// Whether this rank only met what began on another one.
+    pub fn comes_from_a_peer(&self) -> bool {
+        matches!(
+            self.root_cause(),
+            Self::PeerLost { .. } | Self::PeerFailed { .. }
+        )
+    }
+
+    /// Whether a printed error is one that [`comes_from_a_peer`](Self::comes_from_a_peer): for the
+    /// launcher, which sees what ranks print.
+    pub(crate) fn line_comes_from_a_peer(line: &str) -> bool {
+        let Some((_, after_call)) = line.split_once("): ") else {
+            return false;
+        };
+        line.contains(", group ")
+            && (after_call.starts_with("lost rank(s) ")
+                || (after_call.starts_with("rank ") && after_call.contains(" failed: ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_began_elsewhere_is_known_by_its_text() {
+        let lost = DistError::PeerLost {
+            rank: 0,
+            group: "world".into(),
+            sequence: 3,
+            operation: "all_reduce(sum)".into(),
+            lost: vec![1],
+            detail: "the connection was closed".into(),
+        };
+        let failed = DistError::PeerFailed {
+            rank: 0,
+            group: "world".into(),
+            sequence: 3,
+            operation: "barrier".into(),
+            peer: 2,
+            cause: "it panicked".into(),
+        };
+        let poisoned = DistError::Poisoned {
+            rank: 0,
+            group: "world".into(),
+            operation: "barrier".into(),
+            cause: Box::new(lost.clone()),
+        };
+        let own = DistError::config("a bad number", "take another");
+        for (error, from_a_peer) in [(lost, true), (failed, true), (poisoned, true), (own, false)] {
+            assert_eq!(error.comes_from_a_peer(), from_a_peer, "{error}");
+            let line = format!("error: {error}");
+            assert_eq!(
+                DistError::line_comes_from_a_peer(&line),
+                from_a_peer,
+                "{error}"
+            );
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! [`Engine`]: a [`Communicator`] over any transport. Order, checks, failure.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::execute::{Core, validate};
+use super::execute::{Core, Failed, validate};
 use super::transport::{Fault, Transport};
 use super::{
     Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, Traffic, Work,
@@ -144,14 +145,27 @@ impl Shared {
         let mut core = lock(&self.core);
         let mut traffic = lock(&self.traffic).clone();
         let deadline = Instant::now() + self.options.timeout;
-        let outcome = core.run(
-            call,
-            &self.members,
-            self.options.algorithm,
-            deadline,
-            &self.cancelled,
-            &mut traffic,
-        );
+        // A panic in here is our own bug; it must not leave peers and later calls waiting.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            core.run(
+                call,
+                &self.members,
+                self.options.algorithm,
+                deadline,
+                &self.cancelled,
+                &mut traffic,
+            )
+        }));
+        let outcome = outcome.unwrap_or_else(|_| {
+            Err(Failed {
+                fault: FaultOrError::Error(Box::new(DistError::Rank {
+                    rank: self.members.rank(),
+                    problem: format!("{name} panicked; the message is above"),
+                })),
+                sequence: 0,
+                operation: name.into(),
+            })
+        });
         *lock(&self.traffic) = traffic;
         outcome.map_err(|failed| {
             let error = self.describe(failed.fault, failed.sequence, &failed.operation);

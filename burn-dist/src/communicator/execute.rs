@@ -71,10 +71,13 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
         Operation::Broadcast { root } | Operation::Gather { root } => index("the root", *root),
         Operation::Scatter { root } => {
             index("the root", *root)?;
-            if members.index() == *root {
-                divisible()
-            } else {
-                Ok(())
+            match members.index() == *root {
+                true => divisible(),
+                false if call.input.num_elements() == 0 => Ok(()),
+                false => refuse(
+                    format!("an input of shape {shape:?} on a rank that is not the root"),
+                    "give an empty one there",
+                ),
             }
         }
         Operation::AllToAll { .. } if shape.is_empty() => {

@@ -68,7 +68,8 @@ impl RecordingCommunicator {
             .expect("invariant: no panic under this lock")
     }
 
-    /// Logs the call and passes it on under one lock, so that the log has the order of the calls.
+    /// Logs the call. A started one is passed on under the same lock, so that the log has the order of
+    /// the calls; blocking calls of several threads at once have no order to begin with.
     fn record<R>(&self, call: Call, pass: impl FnOnce(Call) -> R) -> R {
         let mut log = self.lock();
         if log.calls.len() == Self::CAPACITY {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use super::HostBuffer;
-use crate::error::Result;
+use crate::error::{DistError, Result};
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -19,7 +19,8 @@ struct Slot {
 #[derive(Debug)]
 pub struct Work(Arc<Slot>);
 
-/// The other end of a [`Work`]: completes it once.
+/// The other end of a [`Work`]: completes it once. Dropped before, it completes with an error, so
+/// that nobody waits for ever.
 #[derive(Debug)]
 pub struct Completion(Arc<Slot>);
 
@@ -73,11 +74,26 @@ impl Work {
 impl Completion {
     /// Ends the call with its outcome.
     pub fn complete(self, outcome: Result<HostBuffer>) {
-        *self
+        self.put(outcome);
+    }
+
+    fn put(&self, outcome: Result<HostBuffer>) {
+        let mut slot = self
             .0
             .outcome
             .lock()
-            .expect("invariant: no panic under this lock") = Some(outcome);
+            .expect("invariant: no panic under this lock");
+        slot.get_or_insert(outcome);
         self.0.done.notify_all();
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        // After `complete` there is an outcome, or it was taken and nobody waits.
+        self.put(Err(DistError::config(
+            "a started call was given up",
+            "the thread that ran it panicked; its message is above",
+        )));
     }
 }

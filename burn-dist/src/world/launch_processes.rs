@@ -21,6 +21,10 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Longest wait for output that is still on its way when all ranks have ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
+/// After a first failure, ranks that fail within this time are looked at too: the one whose own
+/// failure it was is named, rather than one that met it a moment earlier.
+const TOGETHER: Duration = Duration::from_millis(300);
+
 /// How a launch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExitReport {
@@ -196,15 +200,21 @@ impl Ranks {
 
     /// Waits for all ranks; ends them when one fails or a signal comes.
     fn wait(&mut self, signals: &Signals) -> ExitReport {
-        let mut first: Option<(usize, ExitStatus)> = None;
+        let mut failed: Vec<(usize, ExitStatus)> = Vec::new();
+        let mut look_until: Option<Instant> = None;
         let mut signal = None;
         let mut kill_at: Option<Instant> = None;
         while self.running > 0 {
-            match self.ended.recv_timeout(Duration::from_millis(50)) {
+            match self.ended.recv_timeout(Duration::from_millis(20)) {
                 Ok((local_rank, status)) => {
                     self.running -= 1;
-                    if !status.success() && first.is_none() && signal.is_none() {
-                        first = Some((local_rank, status));
+                    let now = Instant::now();
+                    if !status.success() && signal.is_none() {
+                        let until = *look_until.get_or_insert(now + TOGETHER);
+                        // Later ones end because they were asked to.
+                        if now <= until {
+                            failed.push((local_rank, status));
+                        }
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -213,7 +223,7 @@ impl Ranks {
             signal = signal.or_else(|| signals.received());
             let now = Instant::now();
             match kill_at {
-                None if first.is_some() || signal.is_some() => {
+                None if look_until.is_some_and(|until| now > until) || signal.is_some() => {
                     self.signal_all(Signal::TERM);
                     kill_at = Some(now + GRACE);
                 }
@@ -225,7 +235,19 @@ impl Ranks {
             }
         }
         self.end();
+        let own = failed
+            .iter()
+            .find(|(rank, _)| !self.met_a_peers_failure(*rank));
+        let first = own.or(failed.first()).copied();
         self.say(first, signal)
+    }
+
+    fn met_a_peers_failure(&self, local_rank: usize) -> bool {
+        let last = self.last_lines[local_rank]
+            .lock()
+            .expect("invariant: no panic under this lock");
+        last.iter()
+            .any(|line| DistError::line_comes_from_a_peer(line))
     }
 
     fn signal_all(&self, signal: Signal) {

@@ -26,7 +26,7 @@ pub fn launch_threads<T: Send>(
         return Err(DistError::config("a world of 0 ranks", "start at least 1"));
     }
     let hub = InProcessHub::new();
-    let first: Mutex<Option<DistError>> = Mutex::new(None);
+    let first: Mutex<Option<Failure>> = Mutex::new(None);
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
@@ -35,7 +35,7 @@ pub fn launch_threads<T: Send>(
                 let body = move || match catch_unwind(AssertUnwindSafe(|| f(world))) {
                     Ok(Ok(value)) => Some(value),
                     Ok(Err(error)) => {
-                        note(first, rank, error.to_string());
+                        note(first, rank, error.to_string(), error.comes_from_a_peer());
                         None
                     }
                     Err(panic) => {
@@ -44,7 +44,7 @@ pub fn launch_threads<T: Send>(
                             .cloned()
                             .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
                             .unwrap_or_else(|| "a panic without a message".into());
-                        note(first, rank, format!("it panicked: {text}"));
+                        note(first, rank, format!("it panicked: {text}"), false);
                         None
                     }
                 };
@@ -59,7 +59,8 @@ pub fn launch_threads<T: Send>(
             .map(|(rank, thread)| match thread {
                 Ok(thread) => thread.join().ok().flatten(),
                 Err(error) => {
-                    note(&first, rank, format!("its thread did not start: {error}"));
+                    let problem = format!("its thread did not start: {error}");
+                    note(&first, rank, problem, false);
                     None
                 }
             })
@@ -69,17 +70,29 @@ pub fn launch_threads<T: Send>(
         .into_inner()
         .expect("invariant: no panic under this lock")
     {
-        Some(failure) => Err(failure),
+        Some(failure) => Err(failure.error),
         None => Ok(results.into_iter().flatten().collect()),
     }
 }
 
-/// Keeps the first failure.
-fn note(first: &Mutex<Option<DistError>>, rank: usize, problem: String) {
-    first
-        .lock()
-        .expect("invariant: no panic under this lock")
-        .get_or_insert(DistError::Rank { rank, problem });
+struct Failure {
+    error: DistError,
+    from_a_peer: bool,
+}
+
+/// Keeps the first failure; one of a rank's own counts as earlier than what peers met because of it,
+/// as a panicking rank leaves its groups before its panic arrives here.
+fn note(first: &Mutex<Option<Failure>>, rank: usize, problem: String, from_a_peer: bool) {
+    let mut first = first.lock().expect("invariant: no panic under this lock");
+    if first
+        .as_ref()
+        .is_none_or(|known| known.from_a_peer && !from_a_peer)
+    {
+        *first = Some(Failure {
+            error: DistError::Rank { rank, problem },
+            from_a_peer,
+        });
+    }
 }
 
 #[cfg(test)]
