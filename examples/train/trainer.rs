@@ -298,7 +298,11 @@ fn report(run: &Run, arguments: &Arguments, metrics: &ProcessGroup, sent: u64) -
     let total_sent = metrics.all_reduce_values(vec![sent], ReduceOp::Sum)?[0];
     let per_rank = |bytes: u64| bytes as f64 / ranks as f64;
     let num_parameters: usize = table.specs().iter().map(|spec| spec.num_elements()).sum();
-    let gradient_bytes = (num_parameters * size_of::<f32>()) as u64;
+    let mut bytes = (num_parameters * size_of::<f32>()) as u64;
+    if arguments.no_overlap && arguments.as_ranks.is_none() {
+        // The plain twin also asks for each parameter whether any rank used it: one byte.
+        bytes += table.specs().len() as u64;
+    }
     let mut sorted = run.step_seconds.clone();
     sorted.sort_by(f64::total_cmp);
     let step_seconds = sorted[sorted.len() / 2];
@@ -314,7 +318,7 @@ fn report(run: &Run, arguments: &Arguments, metrics: &ProcessGroup, sent: u64) -
         parameter_hash: parameter_hash(&run.model),
         bytes_per_step: BytesPerStep {
             measured: per_rank(total_sent) / arguments.steps as f64,
-            formula: per_rank(2 * gradient_bytes * (ranks as u64 - 1)),
+            formula: per_rank(2 * bytes * (ranks as u64 - 1)),
         },
         tokens_per_second: (arguments.batch * arguments.seq) as f64 / step_seconds,
         step_seconds,

@@ -1,0 +1,417 @@
+//! `burnrun` with real processes: output, first failure, signals, nothing left behind.
+//!
+//! The program that it starts is this test binary again: `rank_program` below, which does nothing
+//! unless `TEST_BEHAVIOUR` tells it what to do.
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use burn_dist::communicator::ReduceOp;
+use burn_dist::{DistError, World};
+
+/// No run takes longer; one that does is stuck.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn rank_program() {
+    let Ok(behaviour) = std::env::var("TEST_BEHAVIOUR") else {
+        return;
+    };
+    let code = match behave(&behaviour) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            1
+        }
+    };
+    let _ = std::io::stdout().flush();
+    std::process::exit(code);
+}
+
+fn behave(behaviour: &str) -> burn_dist::Result<i32> {
+    let rank: usize = std::env::var("RANK")
+        .ok()
+        .and_then(|rank| rank.parse().ok())
+        .expect("burnrun sets RANK");
+    let long = Duration::from_secs(600);
+    match behaviour {
+        "sum" => {
+            let world = World::from_env()?;
+            let group = world.whole()?;
+            let sum = group.all_reduce_values(vec![rank as u32], ReduceOp::Sum)?[0];
+            let threads = std::env::var("RAYON_NUM_THREADS").unwrap_or_default();
+            println!("sum {sum} of {} with {threads} threads", group.size());
+        }
+        "rank 1 fails" if rank == 1 => {
+            eprintln!("something is wrong here");
+            return Ok(3);
+        }
+        "rank 1 fails" => std::thread::sleep(long),
+        "rank 1 is killed" if rank == 1 => {
+            let own = rustix::process::getpid();
+            let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+        }
+        "rank 1 is killed" => std::thread::sleep(long),
+        "sleep" => {
+            println!("asleep");
+            std::thread::sleep(long);
+        }
+        "rank 1 stays away" if rank == 1 => std::thread::sleep(long),
+        "rank 1 has another secret" if rank == 1 => {
+            let status = Command::new(std::env::current_exe().expect("this test"))
+                .args(["--exact", "rank_program", "--nocapture"])
+                .env("BURN_DIST_SECRET", "another")
+                .env("TEST_BEHAVIOUR", "sum")
+                .status()
+                .expect("started");
+            return Ok(status.code().unwrap_or(1));
+        }
+        "rank 1 stays away" | "rank 1 has another secret" => {
+            World::from_env()?.whole()?;
+        }
+        "rank 1 panics" => {
+            let group = World::from_env()?.whole()?;
+            group.barrier()?;
+            assert!(rank != 1, "out of luck");
+            group.barrier()?;
+        }
+        "rank 1 leaves before the third all-reduce" => {
+            let group = World::from_env()?.whole()?;
+            for call in 0..3 {
+                if rank == 1 && call == 2 {
+                    std::process::exit(0);
+                }
+                let result = group.all_reduce_values(vec![1u32], ReduceOp::Sum);
+                if let Err(error) = result {
+                    let again = group.barrier();
+                    println!("call {call}: {error}");
+                    println!("again: {}", again.expect_err("the group has failed"));
+                    assert!(matches!(error, DistError::PeerLost { .. }), "{error}");
+                }
+            }
+        }
+        other => panic!("no behaviour {other:?}"),
+    }
+    Ok(0)
+}
+
+fn burnrun(flags: &[&str], behaviour: &str, mark: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_burnrun"));
+    command
+        .args(flags)
+        .arg("--")
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", "rank_program", "--nocapture"])
+        .env("TEST_BEHAVIOUR", behaviour)
+        .env("TEST_MARK", mark)
+        .env_remove("RAYON_NUM_THREADS")
+        .env_remove("BURN_DIST_SECRET")
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A name by which the processes of one test are found.
+fn mark(test: &str) -> String {
+    format!("{test}-{}", std::process::id())
+}
+
+/// Waits for the end of a started command.
+fn finish(mut child: Child) -> Output {
+    let start = Instant::now();
+    // Pipes are small: read them while the command runs.
+    let read = |mut pipe: Box<dyn std::io::Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.read_to_end(&mut bytes);
+            bytes
+        })
+    };
+    let out = read(Box::new(child.stdout.take().expect("piped")));
+    let error = read(Box::new(child.stderr.take().expect("piped")));
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            break status;
+        }
+        if start.elapsed() > DEADLINE {
+            let _ = child.kill();
+            panic!("burnrun did not end within {DEADLINE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    Output {
+        status,
+        stdout: out.join().expect("no panic"),
+        stderr: error.join().expect("no panic"),
+    }
+}
+
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = finish(command.spawn().expect("burnrun starts"));
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// Processes whose environment holds the mark.
+fn left_behind(mark: &str) -> Vec<String> {
+    let needle = format!("TEST_MARK={mark}");
+    let processes = std::fs::read_dir("/proc").expect("Linux");
+    processes
+        .flatten()
+        .filter(|entry| {
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            let status = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            // A zombie has ended.
+            !status.contains(") Z ")
+                && environment
+                    .split(|&byte| byte == 0)
+                    .any(|variable| variable == needle.as_bytes())
+        })
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn assert_nothing_left(mark: &str) {
+    let start = Instant::now();
+    while !left_behind(mark).is_empty() {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "left behind: {:?}",
+            left_behind(mark)
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn ranks_meet_and_their_lines_carry_their_number() {
+    let mark = mark("sum");
+    let (code, out, error) = run(&mut burnrun(&["--nproc-per-node", "3"], "sum", &mark));
+    assert_eq!(code, Some(0), "{error}");
+    for rank in 0..3 {
+        assert!(
+            out.contains(&format!("[{rank}] sum 3 of 3 with 1 threads")),
+            "{out}"
+        );
+    }
+    assert!(out.lines().all(|line| line.starts_with('[')), "{out}");
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn the_first_failing_rank_ends_all_and_is_printed_last() {
+    let mark = mark("fails");
+    let flags = ["--nproc_per_node", "3"];
+    let (code, _, error) = run(&mut burnrun(&flags, "rank 1 fails", &mark));
+    assert_eq!(code, Some(3));
+    let last: Vec<&str> = error.lines().rev().take(2).collect();
+    assert!(
+        last[1].contains("rank 1 failed first, with exit code 3"),
+        "{error}"
+    );
+    assert!(last[0].contains("something is wrong here"), "{error}");
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_signal() {
+    let mark = mark("killed");
+    let flags = ["--nproc-per-node", "2"];
+    let (code, _, error) = run(&mut burnrun(&flags, "rank 1 is killed", &mark));
+    assert_eq!(code, Some(128 + 9));
+    assert!(
+        error.contains("rank 1 failed first, with signal 9"),
+        "{error}"
+    );
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn a_panic_is_named_rather_than_those_who_met_it() {
+    for attempt in 0..3 {
+        let mark = mark(&format!("panics-{attempt}"));
+        let flags = ["--nproc-per-node", "3"];
+        let (code, _, error) = run(&mut burnrun(&flags, "rank 1 panics", &mark));
+        assert_eq!(code, Some(101), "{error}");
+        let (_, last) = error
+            .split_once("failed first")
+            .unwrap_or_else(|| panic!("nobody is named: {error}"));
+        assert!(last.contains("out of luck"), "{error}");
+        assert_nothing_left(&mark);
+    }
+}
+
+fn end_by(signal: rustix::process::Signal, name: &str) -> Option<i32> {
+    use std::io::{BufRead, BufReader, Read};
+    let mark = mark(name);
+    let mut child = burnrun(&["--nproc-per-node", "2"], "sleep", &mark)
+        .spawn()
+        .expect("burnrun starts");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut asleep = 0;
+    while asleep < 2 {
+        let mut line = String::new();
+        assert!(out.read_line(&mut line).expect("text") > 0, "ended early");
+        asleep += usize::from(line.contains("asleep"));
+    }
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
+    rustix::process::kill_process(pid, signal).expect("ours");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            break status;
+        }
+        assert!(start.elapsed() < DEADLINE, "burnrun did not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_nothing_left(&mark);
+    // Ends when the last process that could write to it has ended.
+    let _ = out.read_to_string(&mut String::new());
+    status.code()
+}
+
+#[test]
+fn signals_to_the_launcher_leave_no_process() {
+    use rustix::process::Signal;
+    assert_eq!(end_by(Signal::TERM, "term"), Some(128 + 15));
+    assert_eq!(end_by(Signal::INT, "int"), Some(128 + 2));
+    assert_eq!(end_by(Signal::KILL, "kill"), None);
+}
+
+#[test]
+fn what_a_rank_started_ends_with_it() {
+    let mark = mark("grandchildren");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_burnrun"));
+    let (code, _, _) = run(command
+        .args(["--nproc-per-node", "2", "--", "sh", "-c"])
+        .arg("sleep 600 & test $RANK = 0 || exit 5; sleep 600")
+        .env("TEST_MARK", &mark)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped()));
+    assert_eq!(code, Some(5));
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn a_rank_that_stays_away_is_named_within_the_timeout() {
+    let mark = mark("absent");
+    let flags = ["--nproc-per-node", "3", "--startup-timeout", "2"];
+    let start = Instant::now();
+    let (code, _, error) = run(&mut burnrun(&flags, "rank 1 stays away", &mark));
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("rank(s) [1] did not come to group world"),
+        "{error}"
+    );
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn another_secret_is_refused() {
+    let mark = mark("secret");
+    let flags = ["--nproc-per-node", "2", "--startup-timeout", "5"];
+    let (code, _, error) = run(&mut burnrun(&flags, "rank 1 has another secret", &mark));
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("the two sides have different secrets"),
+        "{error}"
+    );
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn a_rank_that_ends_early_is_named_and_the_group_refuses_later_calls() {
+    let mark = mark("early");
+    let flags = ["--nproc-per-node", "3", "--step-timeout", "10"];
+    let behaviour = "rank 1 leaves before the third all-reduce";
+    let (code, out, error) = run(&mut burnrun(&flags, behaviour, &mark));
+    assert_eq!(code, Some(0), "{error}{out}");
+    for rank in [0, 2] {
+        let call = format!("[{rank}] call 2: rank {rank}, group world, call 2");
+        assert!(
+            out.contains(&call) && out.contains("lost rank(s) [1]"),
+            "{out}"
+        );
+        assert!(out.contains(&format!("[{rank}] again: ")), "{out}");
+        assert!(
+            out.contains("refused barrier, the group failed earlier"),
+            "{out}"
+        );
+    }
+    assert_nothing_left(&mark);
+}
+
+#[test]
+fn bad_flags_and_a_taken_port_are_one_line_and_code_2() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let cases: [(&[&str], &str); 6] = [
+        (&["--nproc-per-node", "0"], "0 ranks"),
+        (
+            &["--nproc-per-node", "2", "--node-rank", "1"],
+            "node rank 1 of 1",
+        ),
+        (&["--nnodes", "2"], "no --master-port"),
+        (
+            &["--nnodes", "2", "--master-port", "29555"],
+            "BURN_DIST_SECRET",
+        ),
+        (&["--nproc-per-node", "2", "--master-port", &port], &port),
+        (&["--bogus"], "--bogus"),
+    ];
+    for (flags, word) in cases {
+        let mark = mark("bad");
+        let (code, _, error) = run(&mut burnrun(flags, "sum", &mark));
+        assert_eq!(code, Some(2), "{flags:?}: {error}");
+        assert!(error.contains(word), "{flags:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{flags:?}: {error}");
+    }
+    let mut missing = Command::new(env!("CARGO_BIN_EXE_burnrun"));
+    missing.args(["--", "/no/such/program"]);
+    missing.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (code, _, error) = run(&mut missing);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("/no/such/program"), "{error}");
+}
+
+#[test]
+fn two_launchers_make_one_world() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = free.local_addr().expect("bound").port().to_string();
+    drop(free);
+    let mark = mark("nodes");
+    let node = |rank: &str| {
+        let flags = [
+            "--nnodes",
+            "2",
+            "--node-rank",
+            rank,
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            &port,
+        ];
+        let mut command = burnrun(&flags, "sum", &mark);
+        command.env("BURN_DIST_SECRET", "words");
+        command.spawn().expect("burnrun starts")
+    };
+    let (second, first) = (node("1"), node("0"));
+    let outputs = [finish(first), finish(second)];
+    for (node, output) in outputs.iter().enumerate() {
+        let out = String::from_utf8_lossy(&output.stdout);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        for rank in [2 * node, 2 * node + 1] {
+            assert!(out.contains(&format!("[{rank}] sum 6 of 4")), "{out}");
+        }
+    }
+    assert_nothing_left(&mark);
+}
