@@ -248,6 +248,10 @@ impl Communicator for Engine {
     }
 
     fn start(&self, call: Call) -> Work {
+        // Alone there is nothing to wait for, and no reason for a thread.
+        if self.shared.members.size() == 1 {
+            return Work::ready(self.run(call));
+        }
         let mut queue = lock(&self.shared.queue);
         self.enqueue(&mut queue, call)
     }
