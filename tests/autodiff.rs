@@ -1,10 +1,12 @@
 //! Collectives in the autodiff graph: forward values, gradients against their definition, placement
 //! in the backward order, re-run in the backward pass.
 
+use std::sync::Arc;
+
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use burn_dist::backend::{self, Conjugate, Step};
+use burn_dist::backend::{self, Conjugate, Ladder, Step};
 use burn_dist::collectives::*;
-use burn_dist::communicator::ReduceOp;
+use burn_dist::communicator::{RecordingCommunicator, ReduceOp};
 use burn_dist::{DistError, ProcessGroup, Result};
 use tests::run_group;
 
@@ -255,6 +257,41 @@ fn a_recomputed_gather_runs_again_in_the_backward_pass() {
         assert_eq!(again[rank].0, 3, "gather twice and reduce-scatter");
         assert_eq!(kept[rank].1, again[rank].1);
     }
+}
+
+#[test]
+fn a_rung_makes_a_backward_collective_run_beside_its_layer() {
+    // x -> first weight -> activation, reduced in backward -> second weight
+    let backward_order = |with_rungs: bool| -> Vec<usize> {
+        let results = run_group(2, move |group| {
+            let recording = Arc::new(RecordingCommunicator::new(group.communicator().clone()));
+            let group = ProcessGroup::new(recording.clone());
+            let device = Device::flex().autodiff();
+            let mut ladder = Ladder::new(&device, 32);
+            let mut summed = |weight: Tensor<2>| {
+                let rung = ladder.next_rung();
+                let sum = Step::AllReduce(ReduceOp::Sum);
+                let pair = Conjugate::new(Step::Identity, sum, &group);
+                backend::apply(weight, pair, with_rungs.then_some(&rung))
+            };
+            let first = summed(input(0, 2, 3, &device).require_grad())?;
+            let second = summed(input(1, 3, 4, &device).require_grad())?;
+            let hidden = input(2, 5, 2, &device).matmul(first).tanh();
+            let hidden = copy_to_region(hidden, &group)?;
+            let loss = hidden.matmul(second).tanh().sum();
+            drop(loss.backward());
+            // [2, 3] is the first weight, [5, 3] the activation, [3, 4] the second weight.
+            let rows: Vec<usize> = recording.calls().iter().map(|c| c.shape[0]).collect();
+            Ok(rows)
+        });
+        let mut orders = results.into_iter().map(|r| r.expect("no fault"));
+        let order = orders.next().expect("two ranks");
+        assert_eq!(orders.next(), Some(order.clone()));
+        order
+    };
+    assert_eq!(backward_order(true), [3, 5, 2], "each beside its layer");
+    let without = backward_order(false);
+    assert_eq!(without[0], 5, "weights wait for the end: {without:?}");
 }
 
 #[test]

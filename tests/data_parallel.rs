@@ -7,6 +7,8 @@ use burn::nn::{
 };
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_dist::communicator::ReduceOp;
+use burn_dist::data::TokenWeight;
 use burn_dist::data_parallel::{
     BucketSizes, DataParallel, DataParallelConfig, GradientEvent, NaiveDataParallel,
     RankOrderAccumulator, parameter_hash,
@@ -253,29 +255,31 @@ struct Branches {
     on_rank_0: Linear,
     nowhere: Linear,
     twice: Linear,
+    /// The same parameters as `twice`: one identifier, one gradient.
+    shared: Linear,
 }
 
 impl Branches {
     fn new(device: &Device) -> Self {
+        let twice = linear(3, 3, 4, device);
         Self {
+            shared: twice.clone(),
             used: linear(3, 3, 1, device),
             on_rank_0: linear(3, 3, 2, device),
             nowhere: linear(3, 3, 3, device),
-            twice: linear(3, 3, 4, device),
+            twice,
         }
     }
 
-    fn loss(&self, rank: usize) -> Tensor<1> {
+    fn loss(&self, rank: usize, item: usize) -> Tensor<1> {
         let mut x = self
             .used
-            .forward(fill([2, 3], rank, &self.used.weight.device()));
+            .forward(fill([2, 3], rank + 10 * item, &self.used.weight.device()));
         if rank == 0 {
             x = self.on_rank_0.forward(x);
         }
-        self.twice
-            .forward(self.twice.forward(x).tanh())
-            .square()
-            .mean()
+        let x = self.twice.forward(self.twice.forward(x).tanh());
+        self.shared.forward(x).square().mean()
     }
 }
 
@@ -283,22 +287,32 @@ impl Branches {
 fn unused_and_twice_used_parameters_are_right() {
     let n = 2;
     let device = Device::flex().autodiff();
-    let model = Branches::new(&device);
-    let mut sum = RankOrderAccumulator::new();
-    for rank in 0..n {
-        let loss = model.loss(rank);
-        sum.add(&model, GradientsParams::from_grads(loss.backward(), &model));
-        sum.end_rank(&model);
-    }
-    let gradients = sum.mean(&model);
-    let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
-    let expected = optimizer.step(0.1, model.clone(), gradients);
-    for bytes in [0, 100, 10_000] {
+    let expected_after = |micro: usize| {
+        let model = Branches::new(&device);
+        let mut sum = RankOrderAccumulator::new();
+        for rank in 0..n {
+            for m in 0..micro {
+                let loss = model.loss(rank, m);
+                sum.add(&model, GradientsParams::from_grads(loss.backward(), &model));
+            }
+            sum.end_rank(&model);
+        }
+        let gradients = sum.mean(&model);
+        let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+        optimizer.step(0.1, model, gradients)
+    };
+    for (bytes, micro) in [(0, 1), (100, 1), (10_000, 1), (0, 3), (10_000, 3)] {
         let results = run_group(n, |group| {
             let device = Device::flex().autodiff();
             let (parallel, mut model) =
                 DataParallel::wrap_with(Branches::new(&device), &group, tiny_buckets(bytes))?;
-            let loss = model.loss(group.index());
+            for m in 0..micro - 1 {
+                let loss = model.loss(group.index(), m);
+                parallel.no_sync(|| loss.backward());
+            }
+            // A forward pass without a backward pass changes nothing.
+            let _ = model.loss(group.index(), 9);
+            let loss = model.loss(group.index(), micro - 1);
             let gradients = parallel.sync(loss.backward(), &model)?;
             assert!(gradients.get::<2>(model.nowhere.weight.id).is_none());
             let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
@@ -306,12 +320,51 @@ fn unused_and_twice_used_parameters_are_right() {
             Ok(model.materialize())
         });
         for result in results {
-            let model = result.expect("no fault");
-            assert_eq!(parameter_hash(&model), parameter_hash(&expected), "{bytes}");
+            let hash = parameter_hash(&result.expect("no fault"));
+            let expected = parameter_hash(&expected_after(micro));
+            assert_eq!(
+                hash, expected,
+                "buckets of {bytes} bytes, {micro} micro-steps"
+            );
         }
+    }
+    let expected = expected_after(1);
+    let twin = run_group(n, |group| {
+        let model = Branches::new(&Device::flex().autodiff());
+        let loss = model.loss(group.index(), 0);
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        let gradients = NaiveDataParallel::new(&group).sync(gradients, &model)?;
+        let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+        Ok(parameter_hash(&optimizer.step(0.1, model, gradients)))
+    });
+    for hash in twin {
+        assert_eq!(hash.expect("no fault"), parameter_hash(&expected));
     }
     let start = Branches::new(&device).nowhere.weight.val().into_data();
     assert_eq!(expected.nowhere.weight.val().into_data(), start);
+}
+
+#[test]
+fn every_token_counts_the_same() {
+    // Rank 0 has one token of loss 4, rank 1 three tokens of mean 2.
+    let results = run_group(2, |group| {
+        let (tokens, mean) = [(1, 4.0), (3, 2.0)][group.index()];
+        let weight = TokenWeight::over(&group, &[tokens])?.weight(tokens);
+        Ok(group.all_reduce_values(vec![mean * weight], ReduceOp::Mean)?[0])
+    });
+    for result in results {
+        assert_eq!(result.expect("no fault"), 2.5);
+    }
+    // Two micro-steps on one rank, one on the other; a step without tokens is refused on both.
+    let results = run_group(2, |group| {
+        let tokens: &[u64] = [&[1, 5][..], &[2]][group.index()];
+        let weight = TokenWeight::over(&group, tokens)?.weight(2);
+        let refused = TokenWeight::over(&group, &[0]).is_err();
+        Ok((weight, refused))
+    });
+    for result in results {
+        assert_eq!(result.expect("no fault"), (2.0 * 3.0 / 8.0, true));
+    }
 }
 
 #[test]

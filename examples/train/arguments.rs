@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 
 /// Train a byte-level GPT, made of Burn's own layers, on several ranks.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "train_gpt", version)]
+#[command(name = "train_gpt", version, args_override_self = true)]
 pub struct Arguments {
     /// Ranks to start (2 by default); under a launcher the world's size, which it must then equal
     #[arg(long, value_name = "N")]

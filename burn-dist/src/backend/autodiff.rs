@@ -18,6 +18,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
+use super::gradient_hook::HookedUse;
 use super::{Conjugate, DistributedBackend, GradientHook, staged};
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
@@ -61,11 +62,11 @@ impl<B: DistributedBackend> RetroForward for Again<B> {
 struct Delivery;
 
 impl<B: DistributedBackend> Backward<B, 2> for Delivery {
-    type State = GradientHook;
+    type State = HookedUse;
 
     fn backward(
         self,
-        ops: Ops<GradientHook, 2>,
+        ops: Ops<HookedUse, 2>,
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
@@ -149,13 +150,7 @@ impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodi
             .prepare::<C>([tensor.node(), rung.node()])
             .compute_bound();
         let output = tensor.into_primitive();
-        match prepared.stateful() {
-            OpsKind::Tracked(prepared) => {
-                hook.used();
-                prepared.finish(hook, output)
-            }
-            OpsKind::UnTracked(prepared) => prepared.finish(output),
-        }
+        finish!(prepared, hook.used(), output)
     }
 
     fn dist_rung(below: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -153,7 +153,7 @@ impl DataParallel {
         }
         let restore = Restore(&self.reducer, self.reducer.set_launching(false));
         let result = backward();
-        self.reducer.count_micro_step();
+        self.reducer.end_micro_step();
         drop(restore);
         result
     }

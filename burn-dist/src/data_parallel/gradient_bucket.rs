@@ -34,8 +34,26 @@ impl GradientBucket {
         self.work.is_some()
     }
 
+    /// Adds the gradients of one backward pass, one per use of the parameter, to its slot. They are
+    /// summed among themselves first, as the autodiff graph would at a leaf.
+    pub(super) fn add_uses(&mut self, slot: usize, uses: Vec<HostBuffer>) {
+        if self.layout.slots[slot].len == 0 || uses.iter().any(|u| u.dtype() != self.layout.dtype) {
+            // 16-bit gradients: each goes into the wider sum.
+            uses.into_iter()
+                .for_each(|gradient| self.add(slot, gradient));
+            return;
+        }
+        let sum = uses.into_iter().reduce(|mut sum, gradient| {
+            write(sum.bytes_mut(), &gradient, self.layout.dtype, false);
+            sum
+        });
+        if let Some(sum) = sum {
+            self.add(slot, sum);
+        }
+    }
+
     /// Adds a gradient to its slot; the first one is stored as it is.
-    pub(super) fn add(&mut self, slot: usize, gradient: HostBuffer) {
+    fn add(&mut self, slot: usize, gradient: HostBuffer) {
         let place = self.layout.slots[slot];
         assert_eq!(
             gradient.num_elements(),

@@ -1,6 +1,8 @@
 //! [`NaiveDataParallel`]: the plain twin of [`DataParallel`](super::DataParallel).
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 
@@ -47,6 +49,7 @@ impl NaiveDataParallel {
     ) -> Result<GradientsParams> {
         let mut flags = Flags {
             grads: &grads,
+            seen: HashSet::new(),
             flags: Vec::new(),
         };
         model.visit(&mut flags);
@@ -55,6 +58,7 @@ impl NaiveDataParallel {
             parallel: self,
             grads: &mut grads,
             used: used.into_iter(),
+            seen: HashSet::new(),
             failure: None,
         };
         model.visit(&mut reduce);
@@ -67,13 +71,16 @@ impl NaiveDataParallel {
 
 struct Flags<'a> {
     grads: &'a GradientsParams,
+    seen: HashSet<ParamId>,
     flags: Vec<u8>,
 }
 
 impl ModuleVisitor for Flags<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let used = self.grads.get::<D>(param.id).is_some();
-        self.flags.push(u8::from(used));
+        if self.seen.insert(param.id) {
+            let used = self.grads.get::<D>(param.id).is_some();
+            self.flags.push(u8::from(used));
+        }
     }
 }
 
@@ -81,11 +88,16 @@ struct Reduce<'a> {
     parallel: &'a NaiveDataParallel,
     grads: &'a mut GradientsParams,
     used: std::vec::IntoIter<u8>,
+    /// A shared parameter is visited wherever it stands, and reduced once.
+    seen: HashSet<ParamId>,
     failure: Option<DistError>,
 }
 
 impl ModuleVisitor for Reduce<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.seen.insert(param.id) {
+            return;
+        }
         if self.used.next() != Some(1) || self.failure.is_some() {
             return;
         }

@@ -1,6 +1,8 @@
 //! [`RankOrderAccumulator`]: what N ranks compute, on one.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
 
@@ -42,6 +44,7 @@ impl<M: Module> RankOrderAccumulator<M> {
         let mut mean = Mean {
             gradients: self.total.grads(),
             count: std::mem::take(&mut self.count),
+            seen: HashSet::new(),
         };
         model.visit(&mut mean);
         mean.gradients
@@ -57,10 +60,15 @@ impl<M: Module> Default for RankOrderAccumulator<M> {
 struct Mean {
     gradients: GradientsParams,
     count: usize,
+    /// A shared parameter is visited wherever it stands, and divided once.
+    seen: HashSet<ParamId>,
 }
 
 impl ModuleVisitor for Mean {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.seen.insert(param.id) {
+            return;
+        }
         if let Some(sum) = self.gradients.remove::<D>(param.id) {
             self.gradients
                 .register(param.id, sum.div_scalar(self.count as f64));

@@ -24,8 +24,10 @@ struct State {
     /// `false` inside `no_sync`: gradients are kept here and nothing is launched.
     launching: bool,
     /// Uses recorded in forward passes and gradients that came, since the last synchronisation.
-    used: Vec<u32>,
-    fired: Vec<u32>,
+    used: Vec<u64>,
+    fired: Vec<u64>,
+    /// Gradients of a pass that lacks some of a parameter's uses, with the uses' numbers.
+    pending: Vec<Vec<(u64, HostBuffer)>>,
     /// Parameters of each bucket that are not ready.
     waiting: Vec<usize>,
     ready: Vec<bool>,
@@ -57,6 +59,7 @@ impl Reducer {
             launching: true,
             used: vec![0; names.len()],
             fired: vec![0; names.len()],
+            pending: vec![Vec::new(); names.len()],
             waiting: plan.buckets().iter().map(|b| b.slots.len()).collect(),
             ready: vec![false; names.len()],
             buckets: plan
@@ -89,8 +92,11 @@ impl Reducer {
         std::mem::replace(&mut self.lock().launching, launching)
     }
 
-    pub(super) fn count_micro_step(&self) {
-        self.lock().micro_steps += 1;
+    /// Ends a backward pass whose gradients stay here.
+    pub(super) fn end_micro_step(&self) {
+        let mut state = self.lock();
+        self.settle_all(&mut state);
+        state.micro_steps += 1;
     }
 
     pub(super) fn last_events(&self) -> Vec<GradientEvent> {
@@ -100,6 +106,7 @@ impl Reducer {
     /// Launches what is left, waits for all buckets in order, and starts a new step.
     pub(super) fn finish(&self) -> Result<Vec<Reduced>> {
         let mut state = self.lock();
+        self.settle_all(&mut state);
         state.micro_steps += 1;
         let (op, divisor) = self.mean(state.micro_steps);
         let mut outcome = state.failure.take().map_or(Ok(()), Err);
@@ -130,6 +137,7 @@ impl Reducer {
         state.used.fill(0);
         state.fired.fill(0);
         state.ready.fill(false);
+        state.pending.iter_mut().for_each(Vec::clear);
         state.next = 0;
         state.micro_steps = 0;
         state.last_events = std::mem::take(&mut state.events);
@@ -155,8 +163,35 @@ impl Reducer {
         state.next += 1;
     }
 
-    fn take(&self, state: &mut State, parameter: usize, gradient: HostBuffer) -> Result<()> {
-        let (bucket, slot) = self
+    /// Moves a parameter's gradients to its bucket. Later uses come first, the order in which a
+    /// chain of layers meets the leaf, so that the bits are those of the plain backward pass.
+    fn settle(&self, state: &mut State, parameter: usize) {
+        let mut uses = std::mem::take(&mut state.pending[parameter]);
+        if let Some((bucket, slot)) = self.plan.place(parameter)
+            && !uses.is_empty()
+            && !state.buckets[bucket].is_launched()
+        {
+            uses.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+            let uses = uses.into_iter().map(|(_, gradient)| gradient).collect();
+            state.buckets[bucket].add_uses(slot, uses);
+        }
+    }
+
+    /// What is left when a pass has ended: uses that it did not reach will not come.
+    fn settle_all(&self, state: &mut State) {
+        for parameter in 0..self.names.len() {
+            self.settle(state, parameter);
+        }
+    }
+
+    fn take(
+        &self,
+        state: &mut State,
+        parameter: usize,
+        use_number: u64,
+        gradient: HostBuffer,
+    ) -> Result<()> {
+        let (bucket, _) = self
             .plan
             .place(parameter)
             .expect("invariant: hooks sit on trained parameters");
@@ -171,10 +206,13 @@ impl Reducer {
                 "call sync once after each backward pass, and run earlier micro-steps inside no_sync",
             ));
         }
-        state.buckets[bucket].add(slot, gradient);
+        state.pending[parameter].push((use_number, gradient));
         state.events.push(GradientEvent::Ready { parameter });
-        let complete = state.fired[parameter] >= state.used[parameter];
-        if !state.launching || !complete || state.ready[parameter] {
+        if state.fired[parameter] < state.used[parameter] {
+            return Ok(());
+        }
+        self.settle(state, parameter);
+        if !state.launching || state.ready[parameter] {
             return Ok(());
         }
         state.ready[parameter] = true;
@@ -194,13 +232,16 @@ impl Reducer {
 }
 
 impl GradientSink for Reducer {
-    fn used(&self, parameter: usize) {
-        self.lock().used[parameter] += 1;
+    fn used(&self, parameter: usize) -> u64 {
+        let used = &mut self.lock().used[parameter];
+        *used += 1;
+        *used
     }
 
-    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>) {
+    fn ready(&self, parameter: usize, use_number: u64, gradient: Result<HostBuffer>) {
         let mut state = self.lock();
-        let outcome = gradient.and_then(|gradient| self.take(&mut state, parameter, gradient));
+        let outcome =
+            gradient.and_then(|gradient| self.take(&mut state, parameter, use_number, gradient));
         if let Err(failure) = outcome
             && state.failure.is_none()
         {

@@ -1,0 +1,159 @@
+//! `train_gpt` as a user starts it: N ranks are one, bad input is one line, nothing is left behind.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No run takes longer; one that does is stuck.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// Code, standard output, error stream.
+fn train_gpt(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str| folder.path().join(name);
+    // Files rather than pipes: a process that is left behind must not keep the test waiting.
+    let (out, error) = (file("out"), file("error"));
+    let create = |path: &Path| std::fs::File::create(path).expect("created");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_train_gpt"))
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .stdout(create(&out))
+        .stderr(create(&error))
+        .spawn()
+        .expect("train_gpt starts");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            break status;
+        }
+        if start.elapsed() > DEADLINE {
+            let _ = child.kill();
+            panic!("train_gpt {arguments:?} did not end within {DEADLINE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let read = |path: &Path| std::fs::read_to_string(path).expect("text");
+    (status.code(), read(&out), read(&error))
+}
+
+/// A small model on a small text, and the run's JSON.
+fn report(arguments: &[&str], text: &Path) -> serde_json::Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let json = folder.path().join("report.json");
+    let json = json.to_str().expect("plain letters");
+    let data = text.to_str().expect("plain letters");
+    let small = [
+        "--data", data, "--json", json, "--layers", "1", "--hidden", "32", "--heads", "2", "--seq",
+        "24", "--batch", "12", "--steps", "8",
+    ];
+    let (code, _, error) = train_gpt(&[&small, arguments].concat(), &[]);
+    assert_eq!(code, Some(0), "{arguments:?}: {error}");
+    let text = std::fs::read_to_string(json).expect("written");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// This file, as a text to learn.
+fn text() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("train_gpt_tests.rs")
+}
+
+fn assert_same_numbers(one: &serde_json::Value, many: &serde_json::Value, what: &str) {
+    assert_eq!(one["loss_bits"], many["loss_bits"], "{what}");
+    assert_eq!(one["parameter_hash"], many["parameter_hash"], "{what}");
+    let bytes = &many["bytes_per_step"];
+    assert_eq!(bytes["measured"], bytes["formula"], "{what}");
+}
+
+#[test]
+fn n_ranks_are_one_bit_for_bit() {
+    for (ranks, micro) in [("2", "1"), ("3", "2"), ("4", "1")] {
+        let micro_batches = ["--micro-batches", micro];
+        let alone = ["--ranks", "1", "--as-ranks", ranks];
+        let one = report(&[&alone[..], &micro_batches].concat(), &text());
+        for how in [
+            &[][..],
+            &["--threads"],
+            &["--no-overlap"],
+            &["--bucket-bytes", "1000"],
+            &["--algorithm", "centralized", "--threads"],
+        ] {
+            let together = [&["--ranks", ranks][..], &micro_batches, how].concat();
+            let many = report(&together, &text());
+            let what = format!("{together:?}");
+            // The server moves other amounts; its formula is tested with the communicators.
+            if how.contains(&"centralized") {
+                assert_eq!(one["loss_bits"], many["loss_bits"], "{what}");
+                continue;
+            }
+            assert_same_numbers(&one, &many, &what);
+            assert_eq!(many["ranks"].to_string(), ranks);
+            assert_eq!(many["losses"].as_array().map(Vec::len), Some(8));
+            let memory = many["peak_rss_bytes"].as_array().expect("a list");
+            assert_eq!(memory.len().to_string(), ranks);
+        }
+    }
+}
+
+#[test]
+fn the_loss_falls() {
+    let report = report(&["--steps", "40", "--lr", "0.01"], &text());
+    let losses: Vec<f64> = report["losses"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|loss| loss.as_f64().expect("a number"))
+        .collect();
+    assert!(losses[39] < 0.8 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn bad_input_is_one_line_and_code_2() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "").expect("written");
+    let empty = empty.to_str().expect("plain letters");
+    let text = text();
+    let text = text.to_str().expect("plain letters");
+    let cases: [(&[&str], &str); 12] = [
+        (&["--data", "/no/such/file"], "/no/such/file"),
+        (&["--data", empty], "holds no text"),
+        (
+            &["--batch", "15"],
+            "--batch 15 is not a multiple of 2 ranks",
+        ),
+        (&["--ranks", "0"], "--ranks is 0"),
+        (&["--hidden", "30", "--heads", "4"], "--hidden 30"),
+        (
+            &["--ranks", "2", "--as-ranks", "2"],
+            "--as-ranks goes with --ranks 1",
+        ),
+        (&["--lr", "nan"], "--lr NaN"),
+        (&["--steps", "many"], "many"),
+        (&["--bogus"], "--bogus"),
+        (
+            &["--json", "/no/such/folder/report.json"],
+            "/no/such/folder",
+        ),
+        (&["--data", text, "--seq", "4000"], "a longer text"),
+        (&["--algorithm", "gossip"], "gossip"),
+    ];
+    for (arguments, word) in cases {
+        let (code, _, error) = train_gpt(arguments, &[]);
+        assert_eq!(code, Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(word), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_world_that_does_not_fit_is_refused() {
+    let (code, _, error) = train_gpt(&[], &[("RANK", "0"), ("WORLD_SIZE", "2")]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("MASTER_ADDR is missing"), "{error}");
+    let alone = [("RANK", "0"), ("WORLD_SIZE", "1")];
+    let (code, _, error) = train_gpt(&["--ranks", "2"], &alone);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("a world of 1 ranks"), "{error}");
+}
