@@ -13,9 +13,7 @@ use std::time::Instant;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_dist::communicator::ReduceOp;
-use burn_dist::data_parallel::{
-    DataParallel, NaiveDataParallel, ParameterTable, parameter_hash,
-};
+use burn_dist::data_parallel::{DataParallel, NaiveDataParallel, ParameterTable, parameter_hash};
 use burn_dist::{
     DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, WorldOptions,
     launch_processes, launch_threads,
@@ -102,7 +100,9 @@ impl Runner {
 fn batch(round: usize, rank: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let mut state = (round * 1009 + rank * 7919 + 1) as u64;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         ((state >> 33) % VOCABULARY as u64) as i64
     };
     let mut tensor = || {
@@ -131,7 +131,10 @@ fn measure(group: &ProcessGroup, communicator: &str, rounds: usize) -> Result<Ro
     let fresh = || DataParallel::wrap(model.clone(), group);
     let (parallel, wrapped) = fresh()?;
     let mut runners = vec![
-        Runner::new(Mode::Independent, burn::module::Module::materialize(fresh()?.1)),
+        Runner::new(
+            Mode::Independent,
+            burn::module::Module::materialize(fresh()?.1),
+        ),
         Runner::new(Mode::Overlapped(parallel), wrapped),
         Runner::new(
             Mode::Plain(NaiveDataParallel::new(group)),
@@ -166,7 +169,11 @@ fn measure(group: &ProcessGroup, communicator: &str, rounds: usize) -> Result<Ro
         && (group.size() > 1 || hash(0) == hashes[0]);
     let ratio = |mode: usize| {
         let pairs = seconds[mode].iter().zip(&seconds[0]);
-        median(pairs.map(|(mode, independent)| mode / independent).collect())
+        median(
+            pairs
+                .map(|(mode, independent)| mode / independent)
+                .collect(),
+        )
     };
     Ok(Row {
         communicator: communicator.into(),

@@ -41,26 +41,46 @@ pub struct Report {
 }
 
 impl Report {
+    /// Checks that a JSON file can be written, before a run that would be lost.
+    ///
+    /// # Errors
+    /// [`DistError::File`].
+    pub fn check_json(path: &Path) -> Result<()> {
+        if path.is_dir() {
+            return Err(failure(path, "is a folder".into()));
+        }
+        beside(path).map(drop)
+    }
+
     /// Writes the JSON object; the file appears whole or not at all.
     ///
     /// # Errors
     /// [`DistError::File`].
     pub fn write_json(&self, path: &Path) -> Result<()> {
-        let failure = |problem: String| DistError::File {
-            path: path.display().to_string(),
-            problem,
-        };
+        let failure = |problem: String| failure(path, problem);
         let text = serde_json::to_string(self).expect("invariant: a report is plain data");
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
-            .map_err(|error| failure(error.to_string()))?;
+        let mut file = beside(path)?;
         writeln!(file, "{text}").map_err(|error| failure(error.to_string()))?;
         file.persist(path)
             .map_err(|error| failure(error.to_string()))?;
         Ok(())
     }
+}
+
+fn failure(path: &Path, problem: String) -> DistError {
+    DistError::File {
+        path: path.display().to_string(),
+        problem,
+    }
+}
+
+/// A temporary file in the folder of `path`; it is gone when it is dropped.
+fn beside(path: &Path) -> Result<tempfile::NamedTempFile> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+        .map_err(|error| failure(path, format!("cannot be written: {error}")))
 }
 
 fn mebibytes(bytes: f64) -> f64 {

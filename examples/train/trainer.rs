@@ -26,15 +26,8 @@ use crate::text::{Corpus, WindowDataset, token_batch};
 /// [`DistError::Config`] or [`DistError::File`].
 pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
     arguments.check(ranks)?;
-    if let Some(path) = &arguments.json
-        && let Some(folder) = path.parent()
-        && !folder.as_os_str().is_empty()
-        && !folder.is_dir()
-    {
-        return Err(DistError::File {
-            path: path.display().to_string(),
-            problem: "its folder does not exist".into(),
-        });
+    if let Some(path) = &arguments.json {
+        Report::check_json(path)?;
     }
     let corpus = match &arguments.data {
         Some(path) => Corpus::read(path)?,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use burn_dist::communicator::{
     Communicator, CommunicatorOptions, InProcessHub, Members, ProcessCommunicator,
+    RecordingCommunicator,
 };
 
 use crate::run_threads;
@@ -16,11 +17,13 @@ pub enum Kind {
     InProcess,
     /// Connections as between processes.
     Tcp,
+    /// Threads of one process, seen through a recorder.
+    Recorded,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::InProcess, Self::Tcp];
+    pub const ALL: [Self; 3] = [Self::InProcess, Self::Tcp, Self::Recorded];
 }
 
 /// Runs `f` on `n` rank threads, each with its communicator; results in rank order.
@@ -36,13 +39,17 @@ pub fn run_communicators<T: Send>(
     let ranks: Vec<usize> = (0..n).collect();
     let hub = InProcessHub::new();
     let streams = Mutex::new(match kind {
-        Kind::InProcess => Vec::new(),
+        Kind::InProcess | Kind::Recorded => Vec::new(),
         Kind::Tcp => tcp_mesh(n).into_iter().map(Some).collect(),
     });
     run_threads(n, |rank| {
         let members = Members::new("contract", &ranks, rank).expect("a valid group");
         let communicator: Arc<dyn Communicator> = match kind {
             Kind::InProcess => Arc::new(hub.connect(&members, options)),
+            Kind::Recorded => {
+                let inner = Arc::new(hub.connect(&members, options));
+                Arc::new(RecordingCommunicator::new(inner))
+            }
             Kind::Tcp => {
                 let own = streams.lock().expect("not poisoned")[rank].take();
                 let own = own.expect("taken once");
