@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 4)]
     pub heads: usize,
     /// Optimizer steps
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 500)]
     pub steps: usize,
     /// Learning rate of AdamW
     #[arg(long, default_value_t = 1e-3)]

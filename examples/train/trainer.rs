@@ -91,8 +91,9 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
             report.write_json(path)?;
         }
         println!("{report}");
-        let text = sample(&run.model, b"pub fn ", 120, arguments.seq, &device);
-        println!("sample: {:?}", String::from_utf8_lossy(&text));
+        let (seq, seed) = (arguments.seq, arguments.seed);
+        let text = sample(&run.model, b"pub fn ", 160, seq, seed, &device);
+        println!("\nsample:\n{}", String::from_utf8_lossy(&text));
     }
     Ok(report)
 }
