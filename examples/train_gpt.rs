@@ -34,6 +34,7 @@ fn run() -> Result<u8> {
     let options = WorldOptions {
         step_timeout: std::time::Duration::from_secs(arguments.step_timeout),
         algorithm: arguments.algorithm.into(),
+        shared_memory: !arguments.no_shared_memory,
         ..WorldOptions::default()
     };
     if World::is_launched() {

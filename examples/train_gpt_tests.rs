@@ -77,6 +77,7 @@ fn n_ranks_are_one_bit_for_bit() {
             &["--threads"],
             &["--no-overlap"],
             &["--bucket-bytes", "1000"],
+            &["--no-shared-memory"],
             &["--algorithm", "centralized", "--threads"],
         ] {
             let together = [&["--ranks", ranks][..], &micro_batches, how].concat();

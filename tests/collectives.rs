@@ -44,6 +44,7 @@ fn options(algorithm: Algorithm) -> CommunicatorOptions {
     CommunicatorOptions {
         algorithm,
         timeout: Duration::from_secs(20),
+        ..CommunicatorOptions::default()
     }
 }
 

@@ -220,20 +220,10 @@ fn heads(tokens: &[Token], at: usize) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether the name at `at` begins a path.
-fn begins_path(tokens: &[Token], at: usize) -> bool {
-    let after_colons = word(tokens, at, -1) == ":" && word(tokens, at, -2) == ":";
-    !after_colons || !is_word(word(tokens, at, -3))
-}
-
-fn is_word(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '>')
-}
-
 /// Every `root::NAME`, with its line.
 fn paths_from<'a>(tokens: &'a [Token], root: &str) -> Vec<(usize, &'a str)> {
     (0..tokens.len())
-        .filter(|&at| follows(tokens, at, &[root, ":", ":"]) && begins_path(tokens, at))
+        .filter(|&at| follows(tokens, at, &[root, ":", ":"]))
         .flat_map(|at| heads(tokens, at + 3))
         .collect()
 }
@@ -979,7 +969,8 @@ use burn::{
 };
 use burn::*; // ~~
 use crate::backend::Step;
-fn f(_: &::burn::backend::Flex) {} // ~~
+use ::burn::backend::Flex; // ~~
+fn f() -> ::burn::backend::Flex {} // ~~
 "#;
         expect("burn-dist/src/collectives/x.rs", text, burn_backend);
         let text = "use burn::backend::Flex;";

@@ -61,6 +61,9 @@ pub struct Arguments {
     /// How sums are carried out; only `direct` gives the bits of one rank
     #[arg(long, value_enum, default_value = "direct")]
     pub algorithm: AlgorithmName,
+    /// Exchange over TCP also between processes of one host
+    #[arg(long)]
+    pub no_shared_memory: bool,
     /// Longest wait for other ranks within a step, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub step_timeout: u64,

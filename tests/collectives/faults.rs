@@ -166,7 +166,11 @@ fn a_rank_that_never_comes_is_named_by_all_in_time() {
 fn process(n: usize, rank: usize, streams: Vec<Option<TcpStream>>) -> ProcessCommunicator {
     let ranks: Vec<usize> = (0..n).collect();
     let members = Members::new("contract", &ranks, rank).expect("a valid group");
-    ProcessCommunicator::new(members, streams, options(Algorithm::Direct)).expect("open sockets")
+    let options = CommunicatorOptions {
+        shared_memory: false,
+        ..options(Algorithm::Direct)
+    };
+    ProcessCommunicator::new(members, streams, options).expect("open sockets")
 }
 
 type Mesh = Vec<std::sync::Mutex<Option<Vec<Option<TcpStream>>>>>;

@@ -15,15 +15,22 @@ use crate::run_threads;
 pub enum Kind {
     /// Threads of one process.
     InProcess,
-    /// Connections as between processes.
+    /// Connections as between processes of different hosts.
     Tcp,
+    /// Shared memory as between processes of one host.
+    SharedMemory,
     /// Threads of one process, seen through a recorder.
     Recorded,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::InProcess, Self::Tcp, Self::Recorded];
+    pub const ALL: [Self; 4] = [
+        Self::InProcess,
+        Self::Tcp,
+        Self::SharedMemory,
+        Self::Recorded,
+    ];
 }
 
 /// Runs `f` on `n` rank threads, each with its communicator; results in rank order.
@@ -40,7 +47,7 @@ pub fn run_communicators<T: Send>(
     let hub = InProcessHub::new();
     let streams = Mutex::new(match kind {
         Kind::InProcess | Kind::Recorded => Vec::new(),
-        Kind::Tcp => tcp_mesh(n).into_iter().map(Some).collect(),
+        Kind::Tcp | Kind::SharedMemory => tcp_mesh(n).into_iter().map(Some).collect(),
     });
     run_threads(n, |rank| {
         let members = Members::new("contract", &ranks, rank).expect("a valid group");
@@ -50,7 +57,11 @@ pub fn run_communicators<T: Send>(
                 let inner = Arc::new(hub.connect(&members, options));
                 Arc::new(RecordingCommunicator::new(inner))
             }
-            Kind::Tcp => {
+            Kind::Tcp | Kind::SharedMemory => {
+                let options = CommunicatorOptions {
+                    shared_memory: kind == Kind::SharedMemory,
+                    ..options
+                };
                 let own = streams.lock().expect("not poisoned")[rank].take();
                 let own = own.expect("taken once");
                 Arc::new(ProcessCommunicator::new(members, own, options).expect("open sockets"))

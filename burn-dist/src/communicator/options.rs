@@ -24,6 +24,8 @@ pub struct CommunicatorOptions {
     pub algorithm: Algorithm,
     /// Longest wait for peers within one call.
     pub timeout: Duration,
+    /// Processes that share a host exchange through shared memory; `false`: through TCP even then.
+    pub shared_memory: bool,
 }
 
 impl Default for CommunicatorOptions {
@@ -31,6 +33,7 @@ impl Default for CommunicatorOptions {
         Self {
             algorithm: Algorithm::Direct,
             timeout: Duration::from_secs(300),
+            shared_memory: true,
         }
     }
 }

@@ -1,13 +1,17 @@
 //! [`ProcessCommunicator`]: ranks that are processes.
 
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
 use std::net::TcpStream;
 
 use super::engine::Engine;
-use super::transport::TcpTransport;
+use super::transport::{Patience, TcpTransport, Transport, negotiate};
 use super::{Call, Communicator, CommunicatorOptions, HostBuffer, Members, Traffic, Work};
 use crate::error::{DistError, Result};
 
-/// A communicator between processes, on one host or several, over TCP.
+/// A communicator between processes: through shared memory if all members are on one host, through
+/// TCP otherwise.
 #[derive(Debug)]
 pub struct ProcessCommunicator(Engine);
 
@@ -28,14 +32,26 @@ impl ProcessCommunicator {
         let fits = streams.len() == members.size()
             && (0..streams.len()).all(|i| streams[i].is_none() == (i == members.index()));
         assert!(fits, "invariant: one connection per other member");
-        let rank = members.rank();
-        let transport = TcpTransport::new(streams).map_err(|error| DistError::Rendezvous {
-            rank,
+        let failure = |problem: String| DistError::Rendezvous {
+            rank: members.rank(),
             address: format!("group {}", members.name()),
-            problem: error.to_string(),
-            hint: "the peer may have ended; read the output of the other ranks".into(),
-        })?;
-        Ok(Self(Engine::new(members, Box::new(transport), options)))
+            problem,
+            hint: "a peer may have ended; read the output of the other ranks".into(),
+        };
+        let tcp = TcpTransport::new(streams).map_err(|error| failure(error.to_string()))?;
+        let transport: Box<dyn Transport> = match members.size() {
+            size if size == 1 || !options.shared_memory => Box::new(tcp),
+            size => {
+                let never = AtomicBool::new(false);
+                let patience = Patience {
+                    deadline: Instant::now() + options.timeout,
+                    cancelled: &never,
+                };
+                negotiate(tcp, members.index(), size, patience)
+                    .map_err(|fault| failure(format!("the members did not agree: {fault:?}")))?
+            }
+        };
+        Ok(Self(Engine::new(members, transport, options)))
     }
 }
 

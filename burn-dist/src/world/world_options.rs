@@ -13,6 +13,8 @@ pub struct WorldOptions {
     pub step_timeout: Duration,
     /// How sums are carried out.
     pub algorithm: Algorithm,
+    /// Ranks that share a host exchange through shared memory.
+    pub shared_memory: bool,
 }
 
 impl Default for WorldOptions {
@@ -22,6 +24,7 @@ impl Default for WorldOptions {
             startup_timeout: Duration::from_secs(60),
             step_timeout: Duration::from_secs(300),
             algorithm: Algorithm::Direct,
+            shared_memory: true,
         }
     }
 }
@@ -32,6 +35,7 @@ impl WorldOptions {
         CommunicatorOptions {
             algorithm: self.algorithm,
             timeout: self.step_timeout,
+            shared_memory: self.shared_memory,
         }
     }
 }

@@ -71,6 +71,7 @@ impl<'a> SendFrame<'a> {
 }
 
 /// Where a received frame goes.
+#[derive(Debug)]
 pub(super) enum Target<'a> {
     /// An array of known size.
     Array(&'a mut [u8]),
@@ -79,6 +80,7 @@ pub(super) enum Target<'a> {
 }
 
 /// A frame on its way in.
+#[derive(Debug)]
 pub(super) struct ReceiveFrame<'a> {
     pub(super) from: usize,
     head: [u8; HEAD],

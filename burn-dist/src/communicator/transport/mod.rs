@@ -3,6 +3,10 @@
 mod fault;
 mod frame;
 mod in_process;
+mod negotiation;
+mod segment;
+mod shared_memory;
+mod stream;
 mod tcp;
 
 use std::fmt::Debug;
@@ -11,6 +15,8 @@ use std::time::Instant;
 
 pub(super) use fault::Fault;
 pub(super) use in_process::{InProcessTransport, Room};
+pub(super) use negotiation::negotiate;
+use shared_memory::SharedMemoryTransport;
 pub(super) use tcp::TcpTransport;
 
 /// Bytes for one member.

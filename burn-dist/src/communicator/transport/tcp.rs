@@ -20,7 +20,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// After a connection broke, the others are watched this long: the member that died is to be named,
 /// rather than one that ended because of it.
-const GRACE: Duration = Duration::from_millis(100);
+pub(super) const GRACE: Duration = Duration::from_millis(100);
 
 /// Longest time that saying why takes.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -58,6 +58,12 @@ impl TcpTransport {
             peers,
             frame_bytes: 0,
         })
+    }
+
+    /// Another handle of a member's connection.
+    pub(super) fn try_clone_stream(&self, index: usize) -> std::io::Result<Option<TcpStream>> {
+        let peer = self.peers[index].as_ref();
+        peer.map(|peer| peer.stream.try_clone()).transpose()
     }
 
     fn stream(&self, index: usize) -> &TcpStream {

@@ -1,0 +1,297 @@
+//! Time and bandwidth of every collective, and its share of this machine's copy bandwidth.
+//!
+//! `cargo bench -p burn-dist --bench collectives [-- --ranks 2,4 --communicators process,tcp,in-process
+//! --sizes 4096,67108864 --json FILE]`
+//!
+//! Sizes follow nccl-tests: the array of an all_reduce, the whole array of the others. algbw = S/t,
+//! busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for the others, 1 for broadcast. A block's time is
+//! that of its slowest rank; rows are medians over blocks. Every operation verifies its result first.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use burn::tensor::{Bytes, DType};
+use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
+use burn_dist::{
+    DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, WorldOptions,
+    launch_processes, launch_threads,
+};
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Parser)]
+struct Arguments {
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
+    ranks: Vec<usize>,
+    /// process (shared memory on one host), tcp, in-process
+    #[arg(long, value_delimiter = ',', default_values = ["process", "in-process", "tcp"])]
+    communicators: Vec<String>,
+    /// Bytes of the arrays
+    #[arg(long, value_delimiter = ',', default_values_t = [4 << 10, 256 << 10, 4 << 20, 64 << 20])]
+    sizes: Vec<usize>,
+    /// Write the rows as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where a started process writes its rows
+    #[arg(long, hide = true)]
+    rows: Option<PathBuf>,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    communicator: String,
+    op: String,
+    ranks: usize,
+    bytes: usize,
+    us: f64,
+    algbw_gbs: f64,
+    busbw_gbs: f64,
+    copy_share: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Collective {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    Broadcast,
+}
+
+impl Collective {
+    const ALL: [Self; 5] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::AllToAll,
+        Self::Broadcast,
+    ];
+
+    fn operation(self, n: usize, elements: usize) -> Operation {
+        match self {
+            Self::AllReduce => Operation::AllReduce(ReduceOp::Sum),
+            Self::ReduceScatter => Operation::ReduceScatter(ReduceOp::Sum),
+            Self::AllGather => Operation::AllGather,
+            Self::AllToAll => Operation::AllToAll {
+                send_counts: vec![elements / n; n],
+                recv_counts: vec![elements / n; n],
+            },
+            Self::Broadcast => Operation::Broadcast { root: 0 },
+        }
+    }
+
+    /// Elements that a rank brings, of an operation on `elements`.
+    fn input_len(self, n: usize, elements: usize) -> usize {
+        match self {
+            Self::AllGather => elements / n,
+            _ => elements,
+        }
+    }
+
+    fn factor(self, n: usize) -> f64 {
+        let share = (n - 1) as f64 / n as f64;
+        match self {
+            Self::AllReduce => 2.0 * share,
+            Self::Broadcast => 1.0,
+            _ => share,
+        }
+    }
+
+    /// Whether the result of inputs `rank + 1` is right, first and last element of every part.
+    fn is_right(self, output: &HostBuffer, n: usize, index: usize) -> bool {
+        let values = output.to_values::<f32>();
+        let sum = (n * (n + 1) / 2) as f32;
+        let part = (values.len() / n).max(1);
+        values.iter().enumerate().all(|(i, &value)| match self {
+            Self::AllReduce | Self::ReduceScatter => value == sum,
+            Self::AllGather | Self::AllToAll => value == ((i / part).min(n - 1) + 1) as f32,
+            Self::Broadcast => value == 1.0 || index >= n,
+        })
+    }
+}
+
+fn buffer(len: usize, value: f32) -> HostBuffer {
+    HostBuffer::new(Bytes::from_elems(vec![value; len]), DType::F32, vec![len])
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Bytes per second of a copy of 64 MiB by one thread, as this rank does it at the same time as the
+/// others.
+fn copy_bandwidth(group: &ProcessGroup) -> Result<f64> {
+    let source = vec![1u8; 64 << 20];
+    let mut target = vec![0u8; source.len()];
+    let mut rates = Vec::new();
+    for _ in 0..5 {
+        group.barrier()?;
+        let start = Instant::now();
+        target.copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&mut target);
+        rates.push(source.len() as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(median(rates))
+}
+
+fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<Vec<Row>> {
+    let n = group.size();
+    let copy = copy_bandwidth(group)?;
+    let mut rows = Vec::new();
+    for collective in Collective::ALL {
+        for &bytes in sizes {
+            let elements = (bytes / 4).next_multiple_of(n);
+            let operation = collective.operation(n, elements);
+            let len = collective.input_len(n, elements);
+            let output = group.run(operation.clone(), buffer(len, group.index() as f32 + 1.0))?;
+            let right = u8::from(collective.is_right(&output, n, group.index()));
+            if group.all_reduce_values(vec![right], ReduceOp::Min)?[0] == 0 {
+                return Err(DistError::config(
+                    format!(
+                        "{} of {bytes} bytes over {n} ranks is wrong",
+                        operation.name()
+                    ),
+                    "this is a bug",
+                ));
+            }
+            let (calls, blocks) = match bytes {
+                0..=65_536 => (200, 15),
+                65_537..=1_048_576 => (40, 15),
+                1_048_577..=16_777_216 => (5, 15),
+                _ => (1, 9),
+            };
+            let mut times = Vec::new();
+            let mut input = buffer(len, 0.0);
+            for block in 0..blocks + 2 {
+                group.barrier()?;
+                let start = Instant::now();
+                for _ in 0..calls {
+                    // An output that can be an input again is: nothing is allocated for it.
+                    let output = group.run(operation.clone(), input)?;
+                    input = match output.num_elements() == len {
+                        true => output,
+                        false => buffer(len, 0.0),
+                    };
+                }
+                let own = start.elapsed().as_secs_f64() / f64::from(calls);
+                let slowest = group.all_reduce_values(vec![own], ReduceOp::Max)?[0];
+                if block >= 2 {
+                    times.push(slowest);
+                }
+            }
+            let seconds = median(times);
+            let algbw = (4 * elements) as f64 / seconds;
+            let busbw = algbw * collective.factor(n);
+            rows.push(Row {
+                communicator: communicator.into(),
+                op: operation.name().into(),
+                ranks: n,
+                bytes: 4 * elements,
+                us: seconds * 1e6,
+                algbw_gbs: algbw / 1e9,
+                busbw_gbs: busbw / 1e9,
+                copy_share: busbw / copy,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn file_error(path: &std::path::Path, error: impl std::fmt::Display) -> DistError {
+    DistError::File {
+        path: path.display().to_string(),
+        problem: error.to_string(),
+    }
+}
+
+/// Starts this benchmark again as processes.
+fn in_processes(ranks: usize, communicator: &str, sizes: &[usize]) -> Result<Vec<Row>> {
+    let name = format!("burn-dist-collectives-{}.json", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let program = std::env::current_exe().map_err(|e| file_error("this program".as_ref(), e))?;
+    let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    let launch = ProcessLaunch::new(program)
+        .args([
+            "--communicators",
+            communicator,
+            "--sizes",
+            &sizes.join(","),
+            "--rows",
+        ])
+        .arg(&path)
+        .ranks(ranks)
+        .output(OutputStyle::RankZeroUntouched);
+    if launch_processes(&launch)?.code != 0 {
+        return Err(DistError::Rank {
+            rank: 0,
+            problem: "a rank of the benchmark failed; see its output above".into(),
+        });
+    }
+    let text = std::fs::read_to_string(&path).map_err(|e| file_error(&path, e))?;
+    // It was read; a leftover in the temporary folder does no harm.
+    let _ = std::fs::remove_file(&path);
+    serde_json::from_str(&text).map_err(|e| file_error(&path, e))
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(path) = &arguments.rows {
+        let name = &arguments.communicators[0];
+        let world = World::from_env_with(WorldOptions {
+            shared_memory: name != "tcp",
+            ..WorldOptions::default()
+        })?;
+        let rows = measure(&world.whole()?, name, &arguments.sizes)?;
+        if world.rank() == 0 {
+            let text = serde_json::to_string(&rows).expect("invariant: plain data");
+            std::fs::write(path, text).map_err(|e| file_error(path, e))?;
+        }
+        return Ok(());
+    }
+    let mut rows = Vec::new();
+    println!(
+        "communicator  operation       ranks       bytes           us  algbw GB/s  busbw GB/s  of copy"
+    );
+    for &ranks in &arguments.ranks {
+        for communicator in &arguments.communicators {
+            let sizes = &arguments.sizes;
+            let new = match communicator.as_str() {
+                "in-process" => launch_threads(ranks, WorldOptions::default(), |world| {
+                    measure(&world.whole()?, "in-process", sizes)
+                })?
+                .swap_remove(0),
+                "process" | "tcp" => in_processes(ranks, communicator, sizes)?,
+                other => {
+                    return Err(DistError::config(
+                        format!("there is no communicator {other:?}"),
+                        "take process, tcp or in-process",
+                    ));
+                }
+            };
+            for row in &new {
+                println!(
+                    "{:<12}  {:<14}  {:>5}  {:>10}  {:>11.1}  {:>10.3}  {:>10.3}  {:>6.0}%",
+                    row.communicator,
+                    row.op,
+                    row.ranks,
+                    row.bytes,
+                    row.us,
+                    row.algbw_gbs,
+                    row.busbw_gbs,
+                    100.0 * row.copy_share
+                );
+            }
+            rows.extend(new);
+        }
+    }
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&rows).expect("invariant: plain data");
+        std::fs::write(path, text).map_err(|e| file_error(path, e))?;
+    }
+    Ok(())
+}
