@@ -169,16 +169,18 @@ fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<
             let mut input = buffer(len, 0.0);
             for block in 0..blocks + 2 {
                 group.barrier()?;
-                let start = Instant::now();
+                let mut own = 0.0;
                 for _ in 0..calls {
-                    // An output that can be an input again is: nothing is allocated for it.
+                    let start = Instant::now();
                     let output = group.run(operation.clone(), input)?;
+                    own += start.elapsed().as_secs_f64() / f64::from(calls);
+                    // Calls take their input: a new one, made outside the measured time, where the
+                    // output cannot be one.
                     input = match output.num_elements() == len {
                         true => output,
                         false => buffer(len, 0.0),
                     };
                 }
-                let own = start.elapsed().as_secs_f64() / f64::from(calls);
                 let slowest = group.all_reduce_values(vec![own], ReduceOp::Max)?[0];
                 if block >= 2 {
                     times.push(slowest);

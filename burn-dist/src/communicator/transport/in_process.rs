@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use super::{Fault, Incoming, Outgoing, Patience, Transport};
 use crate::communicator::header::MAX_HEADER;
 
-/// Looks at a mailbox this often before it sleeps.
-const SPINS: usize = 64;
+/// Looks at a mailbox before a member sleeps: some tens of microseconds where every member has a
+/// core, few where members must take turns.
+const SPINS_WITH_A_CORE: u32 = 2000;
+const SPINS_WITHOUT: u32 = 20;
 
 /// Longest sleep before a look at the cancel flag.
 const SLICE: Duration = Duration::from_millis(100);
@@ -89,11 +91,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(in crate::communicator) struct InProcessTransport {
     room: Arc<Room>,
     index: usize,
+    spins: u32,
 }
 
 impl InProcessTransport {
     pub(in crate::communicator) fn new(room: Arc<Room>, index: usize) -> Self {
-        Self { room, index }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = match room.size <= cores {
+            true => SPINS_WITH_A_CORE,
+            false => SPINS_WITHOUT,
+        };
+        Self { room, index, spins }
     }
 
     /// Waits until `ready` finds what it wants in the mailbox.
@@ -104,7 +112,7 @@ impl InProcessTransport {
         patience: Patience<'_>,
         ready: impl Fn(&Option<Posted>) -> bool,
     ) -> Result<MutexGuard<'a, Option<Posted>>, Fault> {
-        for _ in 0..SPINS {
+        for _ in 0..self.spins {
             if let Ok(posted) = mailbox.posted.try_lock()
                 && ready(&posted)
             {
