@@ -307,7 +307,7 @@ fn a_rank_that_stays_away_is_named_within_the_timeout() {
     let (code, _, error) = run(&mut burnrun(&flags, "rank 1 stays away", &mark));
     assert_eq!(code, Some(1));
     assert!(
-        error.contains("rank(s) [1] did not come to group world"),
+        error.contains("rank(s) [1] did not come to the world"),
         "{error}"
     );
     assert!(start.elapsed() < Duration::from_secs(20));

@@ -11,7 +11,14 @@ use crate::error::{DistError, Result};
 /// Where rank threads find each other. Clones are the same hub.
 #[derive(Debug, Clone, Default)]
 pub struct InProcessHub {
-    rooms: Arc<Mutex<HashMap<RoomKey, Generations>>>,
+    state: Arc<Mutex<HubState>>,
+}
+
+#[derive(Debug, Default)]
+struct HubState {
+    groups: HashMap<RoomKey, Generations>,
+    /// Ranks that make no more groups, with the cause if they failed.
+    ended: HashMap<usize, Option<String>>,
 }
 
 /// A group is known by its name, its ranks, and how often each member has made it before.
@@ -41,11 +48,12 @@ impl InProcessHub {
     ) -> InProcessCommunicator {
         let key = (members.name().to_string(), members.ranks().to_vec());
         let size = members.size();
-        let mut rooms = self
-            .rooms
+        let mut state = self
+            .state
             .lock()
             .expect("invariant: no panic under this lock");
-        let group = rooms.entry(key).or_default();
+        let HubState { groups, ended } = &mut *state;
+        let group = groups.entry(key).or_default();
         group.entered.resize(size, 0);
         let generation = group.entered[members.index()];
         group.entered[members.index()] += 1;
@@ -55,11 +63,40 @@ impl InProcessHub {
             .or_insert_with(|| (Room::new(size), 0));
         let room = room.clone();
         *inside += 1;
+        for (index, rank) in members.ranks().iter().enumerate() {
+            if group.entered[index] <= generation
+                && let Some(cause) = ended.get(rank)
+            {
+                room.end(index, cause.as_deref());
+            }
+        }
         if *inside == size {
             group.open.remove(&generation);
         }
         let transport = InProcessTransport::new(room, members.index());
         InProcessCommunicator(Engine::new(members.clone(), Box::new(transport), options))
+    }
+}
+
+impl InProcessHub {
+    /// Notes that a rank makes no more groups, with the cause if it failed: members that wait for it
+    /// in a group that it has not entered get an error at once.
+    pub fn end(&self, rank: usize, cause: Option<&str>) {
+        let mut state = self
+            .state
+            .lock()
+            .expect("invariant: no panic under this lock");
+        state.ended.insert(rank, cause.map(str::to_string));
+        for ((_, ranks), group) in &state.groups {
+            let Some(index) = ranks.iter().position(|&member| member == rank) else {
+                continue;
+            };
+            for (&generation, (room, _)) in &group.open {
+                if group.entered[index] <= generation {
+                    room.end(index, cause);
+                }
+            }
+        }
     }
 }
 

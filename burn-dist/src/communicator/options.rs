@@ -24,6 +24,8 @@ pub struct CommunicatorOptions {
     pub algorithm: Algorithm,
     /// Longest wait for peers within one call.
     pub timeout: Duration,
+    /// Longest wait for peers while the communicator is made.
+    pub startup_timeout: Duration,
     /// Processes that share a host exchange through shared memory; `false`: through TCP even then.
     pub shared_memory: bool,
 }
@@ -33,6 +35,7 @@ impl Default for CommunicatorOptions {
         Self {
             algorithm: Algorithm::Direct,
             timeout: Duration::from_secs(300),
+            startup_timeout: Duration::from_secs(60),
             shared_memory: true,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use std::net::TcpStream;
 
 use super::engine::Engine;
-use super::transport::{Patience, TcpTransport, Transport, negotiate};
+use super::transport::{Fault, Patience, TcpTransport, Transport, negotiate};
 use super::{Call, Communicator, CommunicatorOptions, HostBuffer, Members, Traffic, Work};
 use crate::error::{DistError, Result};
 
@@ -44,14 +44,41 @@ impl ProcessCommunicator {
             size => {
                 let never = AtomicBool::new(false);
                 let patience = Patience {
-                    deadline: Instant::now() + options.timeout,
+                    deadline: Instant::now() + options.startup_timeout,
                     cancelled: &never,
                 };
                 negotiate(tcp, members.index(), size, patience)
-                    .map_err(|fault| failure(format!("the members did not agree: {fault:?}")))?
+                    .map_err(|fault| failure(explain(fault, &members)))?
             }
         };
         Ok(Self(Engine::new(members, transport, options)))
+    }
+}
+
+/// What kept the members from agreeing, by rank.
+fn explain(fault: Fault, members: &Members) -> String {
+    let ranks = |indices: Vec<usize>| -> Vec<usize> {
+        indices.into_iter().map(|i| members.ranks()[i]).collect()
+    };
+    match fault {
+        Fault::Timeout { waiting_for } => {
+            format!(
+                "rank(s) {:?} did not come to it in time",
+                ranks(waiting_for)
+            )
+        }
+        Fault::Lost { indices, detail } => format!("lost rank(s) {:?}: {detail}", ranks(indices)),
+        Fault::PeerFailed { index, cause } => {
+            format!("rank {} failed: {cause}", members.ranks()[index])
+        }
+        Fault::Left { index } => format!("rank {} has left", members.ranks()[index]),
+        Fault::Garbled { index, detail } => {
+            format!(
+                "rank {} answers something else ({detail})",
+                members.ranks()[index]
+            )
+        }
+        Fault::Cancelled => "this rank gave it up".into(),
     }
 }
 

@@ -91,6 +91,19 @@ impl Reader<'_> {
         }
     }
 
+    fn external_store(&mut self) -> bool {
+        match self.text("BURN_DIST_STORE").as_deref() {
+            None => false,
+            Some("external") => true,
+            Some(other) => {
+                self.problems.push(format!(
+                    "BURN_DIST_STORE is {other:?}, but only \"external\" is known"
+                ));
+                false
+            }
+        }
+    }
+
     fn port(&mut self) -> Option<u16> {
         let number = self.number("MASTER_PORT")?;
         match u16::try_from(number) {
@@ -108,7 +121,8 @@ impl Reader<'_> {
 impl Environment {
     /// Reads variables through `lookup`.
     ///
-    /// torchrun's win over the others', as torchrun itself runs under Slurm. Slurm without
+    /// torchrun's win over the others', as torchrun itself runs under Slurm; where its agent listens on
+    /// `MASTER_PORT` itself, the world meets on the port after it. Slurm without
     /// `MASTER_ADDR` meets on the first host of its list (the loopback address if the job has one
     /// node), at a port that follows from the job's number; so does Open MPI on one host.
     ///
@@ -129,7 +143,7 @@ impl Environment {
             master_addr: "127.0.0.1".into(),
             master_port: 0,
             secret: reader.text("BURN_DIST_SECRET").unwrap_or_default(),
-            store_is_external: reader.text("BURN_DIST_STORE").as_deref() == Some("external"),
+            store_is_external: reader.external_store(),
             startup_timeout: reader.seconds("BURN_DIST_STARTUP_TIMEOUT"),
             step_timeout: reader.seconds("BURN_DIST_STEP_TIMEOUT"),
         };
@@ -165,6 +179,13 @@ impl Environment {
         }
         self.master_addr = reader.text("MASTER_ADDR").unwrap_or_default();
         self.master_port = reader.port().unwrap_or(0);
+        // torchrun's own store already listens on the port that it hands out.
+        if reader.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
+            self.master_port = match self.master_port {
+                u16::MAX => u16::MAX - 1,
+                port => port + 1,
+            };
+        }
     }
 
     fn read_slurm(&mut self, reader: &mut Reader<'_>) {
@@ -288,7 +309,7 @@ fn launcher(reader: &Reader<'_>) -> Launcher {
         Launcher::Torchrun
     } else if any(&["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]) {
         Launcher::OpenMpi
-    } else if any(&["SLURM_PROCID"]) {
+    } else if any(&["SLURM_PROCID"]) && any(&["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"]) {
         Launcher::Slurm
     } else {
         Launcher::Plain

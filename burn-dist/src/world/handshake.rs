@@ -1,24 +1,25 @@
 //! Who may connect: both sides prove that they know the shared secret, without sending it.
 //!
 //! ```text
-//! client -> server   magic, version, 32 random bytes
-//! server -> client   32 random bytes, HMAC(secret, "server", both)
-//! client -> server   HMAC(secret, "client", both)
-//! server -> client   1
+//! client -> server   magic, version
+//! server -> client   32 random bytes
+//! client -> server   32 random bytes, HMAC(secret, "client", both)
+//! server -> client   HMAC(secret, "server", both), or nothing: the connection is closed
 //! ```
 //!
-//! All sizes are fixed: nothing is allocated for a stranger.
+//! The client proves itself first, so that a stranger gets nothing to guess the secret with. All
+//! sizes are fixed: nothing is allocated for a stranger, and all of it has one deadline.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 const MAGIC: [u8; 5] = *b"BURN\x01";
 
-/// Longest silence of a peer during the handshake.
+/// Longest handshake.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 type Nonce = [u8; 32];
@@ -62,48 +63,82 @@ fn proof(secret: &str, side: &str, client: &Nonce, server: &Nonce) -> Hmac<Sha25
     mac
 }
 
+/// A connection with a deadline for all of the handshake.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl<'a> Timed<'a> {
+    fn new(stream: &'a TcpStream) -> Self {
+        Self {
+            stream,
+            deadline: Instant::now() + PATIENCE,
+        }
+    }
+
+    fn rest(&self) -> std::io::Result<Option<Duration>> {
+        let rest = self.deadline.saturating_duration_since(Instant::now());
+        match rest.is_zero() {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => Ok(Some(rest)),
+        }
+    }
+
+    fn read<const N: usize>(&mut self) -> std::io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        let mut done = 0;
+        while done < N {
+            self.stream.set_read_timeout(self.rest()?)?;
+            match self.stream.read(&mut bytes[done..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.set_write_timeout(self.rest()?)?;
+        self.stream.write_all(bytes)
+    }
+}
+
 /// The connecting side.
-pub(super) fn connect(mut stream: &TcpStream, secret: &str) -> Result<(), Refusal> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+pub(super) fn connect(stream: &TcpStream, secret: &str) -> Result<(), Refusal> {
+    let mut timed = Timed::new(stream);
+    timed.write(&MAGIC)?;
+    let server = timed.read::<32>()?;
     let client = nonce()?;
-    stream.write_all(&[&MAGIC[..], &client].concat())?;
-    let (mut server, mut theirs) = ([0; 32], [0; 32]);
-    stream.read_exact(&mut server)?;
-    stream.read_exact(&mut theirs)?;
+    let ours = proof(secret, "client", &client, &server).finalize();
+    timed.write(&[&client[..], &ours.into_bytes()].concat())?;
+    let theirs = timed.read::<32>().map_err(|error| match error.kind() {
+        // A server that finds our proof wrong hangs up here.
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => Refusal::WrongSecret,
+        _ => error.into(),
+    })?;
     proof(secret, "server", &client, &server)
         .verify_slice(&theirs)
-        .map_err(|_| Refusal::WrongSecret)?;
-    let ours = proof(secret, "client", &client, &server).finalize();
-    stream.write_all(&ours.into_bytes())?;
-    let mut welcome = [0];
-    stream.read_exact(&mut welcome)?;
-    Ok(())
+        .map_err(|_| Refusal::WrongSecret)
 }
 
 /// The accepting side.
-pub(super) fn accept(mut stream: &TcpStream, secret: &str) -> Result<(), Refusal> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic)?;
-    if magic != MAGIC {
+pub(super) fn accept(stream: &TcpStream, secret: &str) -> Result<(), Refusal> {
+    let mut timed = Timed::new(stream);
+    if timed.read()? != MAGIC {
         return Err(Refusal::Stranger("another protocol or version".into()));
     }
-    let mut client = [0; 32];
-    stream.read_exact(&mut client)?;
     let server = nonce()?;
-    let ours = proof(secret, "server", &client, &server).finalize();
-    stream.write_all(&[&server[..], &ours.into_bytes()].concat())?;
-    let mut theirs = [0; 32];
-    // A client that finds our proof wrong has another secret, and hangs up here.
-    stream
-        .read_exact(&mut theirs)
-        .map_err(|_| Refusal::WrongSecret)?;
+    timed.write(&server)?;
+    let client = timed.read::<32>()?;
+    let theirs = timed.read::<32>()?;
     proof(secret, "client", &client, &server)
         .verify_slice(&theirs)
         .map_err(|_| Refusal::WrongSecret)?;
-    stream.write_all(&[1])?;
+    let ours = proof(secret, "server", &client, &server).finalize();
+    timed.write(&ours.into_bytes())?;
     Ok(())
 }
 
@@ -121,7 +156,6 @@ mod tests {
         });
         let stream = TcpStream::connect(address).expect("listening");
         let client = connect(&stream, client_secret);
-        drop(stream);
         [client, server.join().expect("no panic")]
     }
 

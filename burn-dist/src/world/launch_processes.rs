@@ -40,7 +40,8 @@ pub struct ExitReport {
 /// Host 0's launcher serves the store: it outlives the ranks, so a free port has no race. When a rank
 /// fails, the others are asked to end, and killed after three seconds; its last lines are printed
 /// last. So are they all when this process gets SIGINT, SIGTERM or SIGHUP; and they are killed by the
-/// system when this process is killed. Call it from a thread that lives as long as the ranks.
+/// system when this process is killed (what they started themselves may then stay). Call it from a
+/// thread that lives as long as the ranks.
 ///
 /// # Errors
 /// [`DistError::Config`] for options that cannot work, [`DistError::AddressInUse`], and
@@ -279,17 +280,19 @@ impl Ranks {
             let last = self.last_lines[local_rank]
                 .lock()
                 .expect("invariant: no panic under this lock");
-            eprintln!("rank {rank} failed first, with {how}; its last words:");
+            let mut text = format!("rank {rank} failed first, with {how}; its last words:\n");
             for line in last.iter() {
-                eprintln!("  {line}");
+                text += &format!("  {line}\n");
             }
+            Stream::Error.write(text.as_bytes());
             return ExitReport {
                 code,
                 failed_rank: Some(rank),
             };
         }
         if let Some(signal) = signal {
-            eprintln!("ended all ranks on signal {signal}");
+            let text = format!("ended all ranks on signal {signal}\n");
+            Stream::Error.write(text.as_bytes());
             return ExitReport {
                 code: 128 + signal as u8,
                 failed_rank: None,

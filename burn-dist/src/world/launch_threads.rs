@@ -31,11 +31,15 @@ pub fn launch_threads<T: Send>(
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
                 let world = World::thread(rank, ranks, options, hub.clone());
-                let (f, first) = (&f, &first);
+                let (f, first, hub) = (&f, &first, &hub);
                 let body = move || match catch_unwind(AssertUnwindSafe(|| f(world))) {
-                    Ok(Ok(value)) => Some(value),
+                    Ok(Ok(value)) => {
+                        hub.end(rank, None);
+                        Some(value)
+                    }
                     Ok(Err(error)) => {
                         note(first, rank, error.to_string(), error.comes_from_a_peer());
+                        hub.end(rank, Some(&error.to_string()));
                         None
                     }
                     Err(panic) => {
@@ -45,6 +49,7 @@ pub fn launch_threads<T: Send>(
                             .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
                             .unwrap_or_else(|| "a panic without a message".into());
                         note(first, rank, format!("it panicked: {text}"), false);
+                        hub.end(rank, Some(&format!("it panicked: {text}")));
                         None
                     }
                 };
@@ -132,6 +137,30 @@ mod tests {
         };
         assert_eq!(*rank, 1);
         assert!(problem.contains("out of luck"), "{problem}");
+    }
+
+    #[test]
+    fn a_rank_that_never_makes_its_group_keeps_nobody_waiting() {
+        let patient = WorldOptions::default();
+        let start = std::time::Instant::now();
+        let error = launch_threads(3, patient, |world| {
+            if world.rank() == 1 {
+                return Err(DistError::config("a bad number", "take another"));
+            }
+            world.whole()?.barrier()
+        })
+        .expect_err("rank 1 fails");
+        assert!(
+            error.to_string().starts_with("rank 1 failed: a bad number"),
+            "{error}"
+        );
+        let error = launch_threads(3, patient, |world| match world.rank() {
+            1 => Ok(()),
+            _ => world.whole()?.barrier(),
+        })
+        .expect_err("rank 1 has ended");
+        assert!(error.to_string().contains("lost rank(s) [1]"), "{error}");
+        assert!(start.elapsed() < patient.step_timeout / 4);
     }
 
     #[test]

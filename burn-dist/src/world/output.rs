@@ -33,7 +33,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    fn write(self, bytes: &[u8]) {
+    pub(super) fn write(self, bytes: &[u8]) {
         // A reader that has gone away is no reason to stop the ranks.
         let _ = match self {
             Self::Out => {

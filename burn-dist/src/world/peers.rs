@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{StoreClient, handshake};
+use super::StoreClient;
+use super::handshake::{self, Refusal};
 use crate::communicator::Members;
 use crate::error::{DistError, Result};
 
@@ -23,6 +24,8 @@ const MAX_STRANGERS: usize = 256;
 pub(super) struct Peers {
     rank: usize,
     address: SocketAddr,
+    /// Where every rank listens.
+    addresses: Vec<String>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -50,12 +53,15 @@ fn address_key(rank: usize) -> String {
 }
 
 impl Peers {
-    /// Listens on `local`, a free port, and says so in the store.
-    pub(super) fn listen(
+    /// Listens on `local`, a free port, says so in the store, and waits until every rank has done so:
+    /// from then on the store is not needed.
+    pub(super) fn meet(
         rank: usize,
+        world_size: usize,
         local: IpAddr,
         secret: &str,
         store: &StoreClient,
+        timeout: Duration,
     ) -> Result<Self> {
         let failure = |error: std::io::Error| DistError::Rendezvous {
             rank,
@@ -77,13 +83,57 @@ impl Peers {
             .name("peers".into())
             .spawn(move || accept_peers(&listener, &for_acceptor))
             .map_err(failure)?;
-        store.set(&address_key(rank), address.to_string().as_bytes())?;
-        Ok(Self {
+        let mut this = Self {
             rank,
             address,
+            addresses: Vec::with_capacity(world_size),
             shared,
             acceptor: Some(acceptor),
-        })
+        };
+        store.set(&address_key(rank), address.to_string().as_bytes())?;
+        this.collect(world_size, store, timeout)?;
+        Ok(this)
+    }
+
+    fn collect(&mut self, world_size: usize, store: &StoreClient, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        let mut missing = Vec::new();
+        for peer in 0..world_size {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match store.wait(&address_key(peer), rest)? {
+                Some(address) => {
+                    let address = String::from_utf8_lossy(&address).into_owned();
+                    self.addresses.push(address);
+                }
+                None => missing.push(peer),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(self.absent(&missing, "the world", timeout));
+        }
+        // The rank that serves the store may be the first to end: it waits until all have read.
+        if store.add("met", 1)? == world_size as i64 {
+            store.set("all have met", b"yes")?;
+        }
+        let rest = deadline.saturating_duration_since(Instant::now());
+        match store.wait("all have met", rest)? {
+            Some(_) => Ok(()),
+            None => Err(self.absent(&[], "the world", timeout)),
+        }
+    }
+
+    fn absent(&self, missing: &[usize], to: &str, timeout: Duration) -> DistError {
+        let who = match missing {
+            [] => "some ranks".to_string(),
+            ranks => format!("rank(s) {ranks:?}"),
+        };
+        DistError::Rendezvous {
+            rank: self.rank,
+            address: self.address.to_string(),
+            problem: format!("{who} did not come to {to} within {timeout:?}"),
+            hint: "read the output of these ranks; every member makes the same groups in the same order"
+                .into(),
+        }
     }
 
     /// A connection to every other member of a group; `key` is the same on all members and new.
@@ -93,22 +143,15 @@ impl Peers {
         &self,
         members: &Members,
         key: &str,
-        store: &StoreClient,
         timeout: Duration,
     ) -> Result<Vec<Option<TcpStream>>> {
         let deadline = Instant::now() + timeout;
         let mut streams: Vec<Option<TcpStream>> = Vec::with_capacity(members.size());
-        let mut missing = Vec::new();
         for &peer in &members.ranks()[..members.index()] {
-            match self.call(peer, members, key, store, deadline)? {
-                Some(stream) => streams.push(Some(stream)),
-                None => {
-                    missing.push(peer);
-                    streams.push(None);
-                }
-            }
+            streams.push(Some(self.call(peer, members.index(), key, deadline)?));
         }
         streams.push(None);
+        let mut missing = Vec::new();
         for index in members.index() + 1..members.size() {
             let stream = self.await_arrival(key, index, deadline);
             if stream.is_none() {
@@ -116,55 +159,53 @@ impl Peers {
             }
             streams.push(stream);
         }
-        if missing.is_empty() {
-            return Ok(streams);
+        match missing.is_empty() {
+            true => Ok(streams),
+            false => {
+                let group = format!("group {}", members.name());
+                Err(self.absent(&missing, &group, timeout))
+            }
         }
-        Err(DistError::Rendezvous {
-            rank: self.rank,
-            address: self.address.to_string(),
-            problem: format!(
-                "rank(s) {missing:?} did not come to group {} within {timeout:?}",
-                members.name()
-            ),
-            hint: "read the output of these ranks; every member makes the same groups in the same order"
-                .into(),
-        })
     }
 
-    fn call(
+    /// Connects to a rank, trying again until the deadline: it may be busy with other connections.
+    fn call(&self, peer: usize, index: usize, key: &str, deadline: Instant) -> Result<TcpStream> {
+        loop {
+            let refusal = match self.try_call(peer, index, key, deadline) {
+                Ok(stream) => return Ok(stream),
+                Err(refusal) => refusal,
+            };
+            if refusal == Refusal::WrongSecret || Instant::now() >= deadline {
+                return Err(DistError::Rendezvous {
+                    rank: self.rank,
+                    address: self.addresses[peer].clone(),
+                    problem: format!("rank {peer}: {refusal}"),
+                    hint: "read the output of that rank; a firewall may also be in the way".into(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn try_call(
         &self,
         peer: usize,
-        members: &Members,
+        index: usize,
         key: &str,
-        store: &StoreClient,
         deadline: Instant,
-    ) -> Result<Option<TcpStream>> {
-        let rest = deadline.saturating_duration_since(Instant::now());
-        let Some(address) = store.wait(&address_key(peer), rest)? else {
-            return Ok(None);
-        };
-        let address = String::from_utf8_lossy(&address).into_owned();
-        let failure = |problem: String| DistError::Rendezvous {
-            rank: self.rank,
-            address: address.clone(),
-            problem: format!("rank {peer}: {problem}"),
-            hint: "read the output of that rank; a firewall may also be in the way".into(),
-        };
-        let socket: SocketAddr = address
+    ) -> std::result::Result<TcpStream, Refusal> {
+        let address: SocketAddr = self.addresses[peer]
             .parse()
-            .map_err(|_| failure("its address in the store cannot be read".into()))?;
+            .map_err(|_| Refusal::Stranger("its address in the store cannot be read".into()))?;
+        let rest = deadline.saturating_duration_since(Instant::now());
         let rest = rest.clamp(Duration::from_millis(10), Duration::from_secs(30));
-        let stream = TcpStream::connect_timeout(&socket, rest)
-            .map_err(|error| failure(error.to_string()))?;
-        handshake::connect(&stream, &self.shared.secret)
-            .map_err(|refusal| failure(refusal.to_string()))?;
-        let mut hello = (members.index() as u64).to_le_bytes().to_vec();
+        let stream = TcpStream::connect_timeout(&address, rest)?;
+        handshake::connect(&stream, &self.shared.secret)?;
+        let mut hello = (index as u64).to_le_bytes().to_vec();
         hello.extend_from_slice(&(key.len() as u32).to_le_bytes());
         hello.extend_from_slice(key.as_bytes());
-        (&stream)
-            .write_all(&hello)
-            .map_err(|error| failure(error.to_string()))?;
-        Ok(Some(stream))
+        (&stream).write_all(&hello)?;
+        Ok(stream)
     }
 
     fn await_arrival(&self, key: &str, index: usize, deadline: Instant) -> Option<TcpStream> {

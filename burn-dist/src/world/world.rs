@@ -42,22 +42,17 @@ struct Inner {
 #[derive(Debug)]
 enum Fabric {
     Threads(InProcessHub),
-    Processes {
-        peers: Peers,
-        store: StoreClient,
-        /// Ends after everything that needs it.
-        _server: Option<StoreServer>,
-    },
+    Processes(Peers),
 }
 
 impl World {
     /// The world that the launcher's variables describe: torchrun's (and `burnrun`'s), Slurm's, Open
-    /// MPI's; one rank without any. Rank 0 serves the store, unless the launcher does. Waits for the
-    /// store, not for the other ranks: the first group does.
+    /// MPI's; one rank without any. Rank 0 serves the store, unless the launcher does. Waits until all
+    /// ranks are here.
     ///
     /// # Errors
     /// [`DistError::Environment`] with everything that is missing or contradicts itself,
-    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`].
+    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`] naming the ranks that did not come.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(WorldOptions::default())
     }
@@ -138,12 +133,11 @@ impl World {
                     .into(),
             });
         }
-        let peers = Peers::listen(rank, local.ip(), secret, &store)?;
-        Ok(Fabric::Processes {
-            peers,
-            store,
-            _server: server,
-        })
+        let (size, timeout) = (environment.world_size, options.startup_timeout);
+        let peers = Peers::meet(rank, size, local.ip(), secret, &store, timeout)?;
+        // All ranks know each other now: nobody asks the store again.
+        drop(server);
+        Ok(Fabric::Processes(peers))
     }
 
     /// One rank.
@@ -216,10 +210,10 @@ impl World {
         let options = inner.options.communicator();
         let communicator: Arc<dyn Communicator> = match &inner.fabric {
             Fabric::Threads(hub) => Arc::new(hub.connect(&members, options)),
-            Fabric::Processes { peers, store, .. } => {
+            Fabric::Processes(peers) => {
                 let key = self.next_key(name, ranks);
                 let timeout = inner.options.startup_timeout;
-                let streams = peers.connect_group(&members, &key, store, timeout)?;
+                let streams = peers.connect_group(&members, &key, timeout)?;
                 Arc::new(ProcessCommunicator::new(members, streams, options)?)
             }
         };

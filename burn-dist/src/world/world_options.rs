@@ -35,6 +35,7 @@ impl WorldOptions {
         CommunicatorOptions {
             algorithm: self.algorithm,
             timeout: self.step_timeout,
+            startup_timeout: self.startup_timeout,
             shared_memory: self.shared_memory,
         }
     }

@@ -55,6 +55,18 @@ impl Room {
         })
     }
 
+    /// A member makes no more calls, or never made one; with a cause, it failed.
+    pub(in crate::communicator) fn end(&self, index: usize, cause: Option<&str>) {
+        match cause {
+            Some(cause) => {
+                lock(&self.failed).get_or_insert_with(|| (index, cause.to_string()));
+                self.is_failed.store(true, Ordering::Release);
+            }
+            None => self.left[index].store(true, Ordering::Release),
+        }
+        self.wake_all();
+    }
+
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
         &self.mailboxes[from * self.size + to]
     }
@@ -310,13 +322,10 @@ impl Transport for InProcessTransport {
     }
 
     fn abort(&mut self, cause: &str) {
-        lock(&self.room.failed).get_or_insert_with(|| (self.index, cause.to_string()));
-        self.room.is_failed.store(true, Ordering::Release);
-        self.room.wake_all();
+        self.room.end(self.index, Some(cause));
     }
 
     fn leave(&mut self) {
-        self.room.left[self.index].store(true, Ordering::Release);
-        self.room.wake_all();
+        self.room.end(self.index, None);
     }
 }

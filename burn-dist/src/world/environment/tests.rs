@@ -23,6 +23,9 @@ fn a_plain_start_is_one_rank() {
         (plain.launcher, plain.rank, plain.world_size),
         (Launcher::Plain, 0, 1)
     );
+    // As in a batch script without srun.
+    let script = read(&[("SLURM_PROCID", "0")]).expect("nothing is wrong");
+    assert_eq!(script.launcher, Launcher::Plain);
     let alone = read(&[("RANK", "0"), ("WORLD_SIZE", "1")]).expect("one rank needs no address");
     assert_eq!(alone.world_size, 1);
 }
@@ -51,6 +54,21 @@ fn torchruns_variables_are_understood() {
         ("10.0.0.1", 29500)
     );
     assert_eq!(found.step_timeout, Some(Duration::from_millis(1500)));
+}
+
+#[test]
+fn torchruns_own_store_keeps_its_port() {
+    let variables = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ];
+    assert_eq!(read(&variables).expect("complete").master_port, 29501);
+    let text = problems(&[("BURN_DIST_STORE", "elsewhere")]).join("; ");
+    assert!(text.contains("\"elsewhere\""), "{text}");
 }
 
 #[test]
