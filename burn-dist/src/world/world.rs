@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::environment::is_loopback;
 use super::peers::Peers;
@@ -44,6 +45,9 @@ enum Fabric {
     Threads(InProcessHub),
     Processes(Peers),
 }
+
+/// How long a store outlives a start that failed.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 impl World {
     /// The world that the launcher's variables describe: torchrun's (and `burnrun`'s), Slurm's, Open
@@ -134,10 +138,13 @@ impl World {
             });
         }
         let (size, timeout) = (environment.world_size, options.startup_timeout);
-        let peers = Peers::meet(rank, size, local.ip(), secret, &store, timeout)?;
-        // All ranks know each other now: nobody asks the store again.
-        drop(server);
-        Ok(Fabric::Processes(peers))
+        let met = Peers::meet(rank, size, local.ip(), secret, &store, timeout);
+        drop(store);
+        if let Some(server) = server {
+            // Ranks that have met hang up; those that miss one are about to say so themselves.
+            server.finish(if met.is_ok() { timeout } else { LAST_ANSWERS });
+        }
+        Ok(Fabric::Processes(met?))
     }
 
     /// One rank.

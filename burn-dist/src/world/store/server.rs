@@ -80,6 +80,24 @@ impl StoreServer {
         })
     }
 
+    /// Waits until the clients have hung up, but no longer than `longest`, and ends.
+    pub fn finish(self, longest: Duration) {
+        let deadline = Instant::now() + longest;
+        let mut state = self.shared.lock();
+        while !state.clients.is_empty() {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
+            }
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, rest)
+                .expect("invariant: no panic under this lock")
+                .0;
+        }
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -124,6 +142,7 @@ fn accept_clients(listener: &TcpListener, shared: &Arc<Shared>) {
             .spawn(move || {
                 for_client.serve(&stream);
                 for_client.lock().clients.remove(&id);
+                for_client.changed.notify_all();
             });
         if spawned.is_err() {
             shared.lock().clients.remove(&id);
