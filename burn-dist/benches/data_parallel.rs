@@ -32,7 +32,7 @@ struct Arguments {
     #[arg(long, default_value_t = 12)]
     steps: usize,
     /// One setting alone
-    #[arg(long, value_parser = ["alone", "tcp", "in-process"])]
+    #[arg(long, value_parser = ["alone", "process", "tcp", "in-process"])]
     only: Option<String>,
     /// Write the rows as JSON
     #[arg(long)]
@@ -188,7 +188,7 @@ fn measure(group: &ProcessGroup, communicator: &str, rounds: usize) -> Result<Ro
 }
 
 /// Starts this benchmark again as `ranks` processes of one thread each.
-fn in_processes(ranks: usize, arguments: &Arguments) -> Result<Row> {
+fn in_processes(ranks: usize, name: &str, arguments: &Arguments) -> Result<Row> {
     let folder = std::env::temp_dir();
     let path = folder.join(format!("burn-dist-bench-{}.json", std::process::id()));
     let program = std::env::current_exe().map_err(|error| DistError::File {
@@ -199,7 +199,7 @@ fn in_processes(ranks: usize, arguments: &Arguments) -> Result<Row> {
     let steps = arguments.steps * if ranks == 1 { 3 } else { 1 };
     let steps = steps.to_string();
     let launch = ProcessLaunch::new(program)
-        .args(["--steps", &steps, "--row"])
+        .args(["--steps", &steps, "--only", name, "--row"])
         .arg(&path)
         .env("RAYON_NUM_THREADS", "1")
         .ranks(ranks)
@@ -234,9 +234,12 @@ fn in_processes(ranks: usize, arguments: &Arguments) -> Result<Row> {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some(path) = &arguments.row {
-        let world = World::from_env()?;
+        let name = arguments.only.as_deref().unwrap_or("process");
+        let world = World::from_env_with(WorldOptions {
+            shared_memory: name != "tcp",
+            ..WorldOptions::default()
+        })?;
         let group = world.whole()?;
-        let name = if group.size() == 1 { "alone" } else { "tcp" };
         let row = measure(&group, name, arguments.steps)?;
         if group.index() == 0 {
             let text = serde_json::to_string(&row).expect("invariant: plain data");
@@ -250,10 +253,12 @@ fn main() -> Result<()> {
     let wanted = |name: &str| arguments.only.as_deref().is_none_or(|only| only == name);
     let mut rows = Vec::new();
     if wanted("alone") {
-        rows.push(in_processes(1, &arguments)?);
+        rows.push(in_processes(1, "alone", &arguments)?);
     }
-    if wanted("tcp") {
-        rows.push(in_processes(2, &arguments)?);
+    for name in ["process", "tcp"] {
+        if wanted(name) {
+            rows.push(in_processes(2, name, &arguments)?);
+        }
     }
     if wanted("in-process") {
         let steps = arguments.steps;
