@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::DType;
 use burn_dist::DistError;
 use burn_dist::communicator::{
-    Algorithm, Communicator, CommunicatorOptions, HostBuffer, Members, Operation,
+    Algorithm, Communicator, CommunicatorOptions, HostBuffer, Members, Operation, PeerConnection,
     ProcessCommunicator, ReduceOp,
 };
 use tests::{Kind, run_communicators, run_threads, tcp_mesh};
@@ -163,7 +163,7 @@ fn a_rank_that_never_comes_is_named_by_all_in_time() {
 }
 
 /// A rank over its connections, of a group of `n`.
-fn process(n: usize, rank: usize, streams: Vec<Option<TcpStream>>) -> ProcessCommunicator {
+fn process(n: usize, rank: usize, streams: Vec<Option<PeerConnection>>) -> ProcessCommunicator {
     let ranks: Vec<usize> = (0..n).collect();
     let members = Members::new("contract", &ranks, rank).expect("a valid group");
     let options = CommunicatorOptions {
@@ -173,19 +173,20 @@ fn process(n: usize, rank: usize, streams: Vec<Option<TcpStream>>) -> ProcessCom
     ProcessCommunicator::new(members, streams, options).expect("open sockets")
 }
 
-type Mesh = Vec<std::sync::Mutex<Option<Vec<Option<TcpStream>>>>>;
+type Mesh = Vec<std::sync::Mutex<Option<Vec<Option<PeerConnection>>>>>;
 
 /// Streams that each rank's thread can take, and copies of the last rank's to cut them.
 fn mesh(n: usize) -> (Mesh, Vec<TcpStream>) {
     let mesh = tcp_mesh(n);
     let copies = mesh[n - 1].iter().flatten();
+    let copies = copies.flat_map(|peer| [&peer.control, &peer.data]);
     let copies = copies.map(|stream| stream.try_clone().expect("a copy"));
     let copies = copies.collect();
     let mesh = mesh.into_iter().map(|own| Some(own).into()).collect();
     (mesh, copies)
 }
 
-fn take(mesh: &Mesh, rank: usize) -> Vec<Option<TcpStream>> {
+fn take(mesh: &Mesh, rank: usize) -> Vec<Option<PeerConnection>> {
     let own = mesh[rank].lock().expect("not poisoned").take();
     own.expect("taken once")
 }
@@ -223,7 +224,9 @@ fn a_connection_that_breaks_amid_a_large_array_ends_both_ranks() {
     run_threads(3, |rank| {
         if rank == 2 {
             std::thread::sleep(Duration::from_millis(100));
-            cut[0].shutdown(Shutdown::Both).expect("an open connection");
+            for stream in &cut {
+                stream.shutdown(Shutdown::Both).expect("an open connection");
+            }
             return;
         }
         let c = process(2, rank, take(&mesh, rank));
@@ -242,9 +245,11 @@ fn a_connection_that_breaks_amid_a_large_array_ends_both_ranks() {
 #[test]
 fn a_peer_that_speaks_another_protocol_is_named() {
     let greetings: [&[u8]; 3] = [&[0xFF; 64], &[0; 64], b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"];
-    for greeting in greetings {
+    for (greeting, connection) in greetings.into_iter().flat_map(|g| [(g, 0), (g, 1)]) {
         let (mesh, mut raw) = mesh(2);
-        raw[0].write_all(greeting).expect("an open connection");
+        raw[connection]
+            .write_all(greeting)
+            .expect("an open connection");
         let c = process(2, 0, take(&mesh, 0));
         let error = agree(&c).expect_err("this is no rank");
         check_blame(&error, "does not follow the protocol", 1);

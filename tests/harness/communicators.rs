@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use burn_dist::communicator::{
-    Communicator, CommunicatorOptions, InProcessHub, Members, ProcessCommunicator,
+    Communicator, CommunicatorOptions, InProcessHub, Members, PeerConnection, ProcessCommunicator,
     RecordingCommunicator,
 };
 
@@ -19,16 +19,19 @@ pub enum Kind {
     Tcp,
     /// Shared memory as between processes of one host.
     SharedMemory,
+    /// Shared memory between some, connections between others: ranks deal themselves to two hosts.
+    Mixed,
     /// Threads of one process, seen through a recorder.
     Recorded,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::InProcess,
         Self::Tcp,
         Self::SharedMemory,
+        Self::Mixed,
         Self::Recorded,
     ];
 }
@@ -47,7 +50,7 @@ pub fn run_communicators<T: Send>(
     let hub = InProcessHub::new();
     let streams = Mutex::new(match kind {
         Kind::InProcess | Kind::Recorded => Vec::new(),
-        Kind::Tcp | Kind::SharedMemory => tcp_mesh(n).into_iter().map(Some).collect(),
+        Kind::Tcp | Kind::SharedMemory | Kind::Mixed => tcp_mesh(n).into_iter().map(Some).collect(),
     });
     run_threads(n, |rank| {
         let members = Members::new("contract", &ranks, rank).expect("a valid group");
@@ -57,9 +60,10 @@ pub fn run_communicators<T: Send>(
                 let inner = Arc::new(hub.connect(&members, options));
                 Arc::new(RecordingCommunicator::new(inner))
             }
-            Kind::Tcp | Kind::SharedMemory => {
+            Kind::Tcp | Kind::SharedMemory | Kind::Mixed => {
                 let options = CommunicatorOptions {
-                    shared_memory: kind == Kind::SharedMemory,
+                    shared_memory: kind != Kind::Tcp,
+                    host: (kind == Kind::Mixed).then_some(rank as u32 % 2),
                     ..options
                 };
                 let own = streams.lock().expect("not poisoned")[rank].take();
@@ -75,7 +79,18 @@ pub fn run_communicators<T: Send>(
 ///
 /// # Panics
 /// If the loopback interface cannot be used.
-pub fn tcp_mesh(n: usize) -> Vec<Vec<Option<TcpStream>>> {
+pub fn tcp_mesh(n: usize) -> Vec<Vec<Option<PeerConnection>>> {
+    let pair = |(control, data): (Vec<_>, Vec<_>)| {
+        let both = |(control, data): (Option<_>, Option<_>)| {
+            let (control, data) = (control?, data?);
+            Some(PeerConnection { control, data })
+        };
+        control.into_iter().zip(data).map(both).collect()
+    };
+    streams(n).into_iter().zip(streams(n)).map(pair).collect()
+}
+
+fn streams(n: usize) -> Vec<Vec<Option<TcpStream>>> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     let mut streams: Vec<Vec<Option<TcpStream>>> =

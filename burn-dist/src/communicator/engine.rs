@@ -10,7 +10,8 @@ use std::time::Instant;
 use super::execute::{Core, Failed, validate};
 use super::transport::{Fault, Transport};
 use super::{
-    Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, Traffic, Work,
+    Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, MemoryPool, Traffic,
+    Work,
 };
 use crate::error::{DistError, Result};
 
@@ -35,6 +36,7 @@ struct Shared {
     traffic: Mutex<Traffic>,
     failure: Mutex<Option<DistError>>,
     cancelled: AtomicBool,
+    pool: MemoryPool,
 }
 
 #[derive(Debug, Default)]
@@ -56,9 +58,11 @@ impl Engine {
         options: CommunicatorOptions,
     ) -> Self {
         let size = members.size();
+        let pool = MemoryPool::new();
+        let core = Core::new(transport, members.index(), size, pool.clone());
         Self {
             shared: Arc::new(Shared {
-                core: Mutex::new(Core::new(transport, members.index(), size)),
+                core: Mutex::new(core),
                 traffic: Mutex::new(Traffic::new(size)),
                 members,
                 options,
@@ -66,6 +70,7 @@ impl Engine {
                 changed: Condvar::new(),
                 failure: Mutex::new(None),
                 cancelled: AtomicBool::new(false),
+                pool,
             }),
             worker: Mutex::new(None),
         }
@@ -150,7 +155,7 @@ impl Shared {
             core.run(
                 call,
                 &self.members,
-                self.options.algorithm,
+                &self.options,
                 deadline,
                 &self.cancelled,
                 &mut traffic,
@@ -274,6 +279,10 @@ impl Communicator for Engine {
 
     fn traffic(&self) -> Traffic {
         lock(&self.shared.traffic).clone()
+    }
+
+    fn pool(&self) -> &MemoryPool {
+        &self.shared.pool
     }
 
     fn failure(&self) -> Option<DistError> {

@@ -4,12 +4,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use burn::tensor::DType;
+use smallvec::SmallVec;
 
 use super::algorithms::{self, Links, Reduction};
 use super::engine::FaultOrError;
-use super::header::Header;
+use super::header::{Header, encode};
 use super::transport::{Fault, Outgoing, Patience, Transport};
-use super::{Algorithm, Call, HostBuffer, Members, Operation, ReduceOp, Traffic};
+use super::{
+    Algorithm, Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Operation, ReduceOp,
+    Traffic,
+};
 use crate::error::{DistError, Result};
 
 /// Refuses what this rank can see to be wrong on its own, before anything is sent.
@@ -141,7 +145,11 @@ pub(super) struct Core {
     sequence: u64,
     /// Point-to-point calls so far, by partner.
     pair_sequence: Vec<u64>,
+    /// This call's header, and those of the other members, in their order.
+    header: Vec<u8>,
+    heard: Vec<Vec<u8>>,
     scratch: Vec<u64>,
+    pool: MemoryPool,
     ended: bool,
 }
 
@@ -153,14 +161,24 @@ pub(super) struct Failed {
     pub(super) operation: String,
 }
 
+type Outcome<T> = std::result::Result<T, FaultOrError>;
+
 impl Core {
-    pub(super) fn new(transport: Box<dyn Transport>, index: usize, size: usize) -> Self {
+    pub(super) fn new(
+        transport: Box<dyn Transport>,
+        index: usize,
+        size: usize,
+        pool: MemoryPool,
+    ) -> Self {
         Self {
             transport,
             index,
             sequence: 0,
             pair_sequence: vec![0; size],
+            header: Vec::new(),
+            heard: vec![Vec::new(); size - 1],
             scratch: Vec::new(),
+            pool,
             ended: false,
         }
     }
@@ -181,7 +199,7 @@ impl Core {
         &mut self,
         call: Call,
         members: &Members,
-        algorithm: Algorithm,
+        options: &CommunicatorOptions,
         deadline: Instant,
         cancelled: &AtomicBool,
         traffic: &mut Traffic,
@@ -190,116 +208,167 @@ impl Core {
             deadline,
             cancelled,
         };
-        let (dtype, shape) = (call.input.dtype(), call.input.shape());
-        let mut header = Header::new(self.sequence, &call.operation, dtype, shape);
-        let name = call.operation.name();
-        let frames = self.transport.frame_bytes();
-        let outcome = if members.size() == 1 {
-            alone(call)
-        } else {
-            self.agree(&mut header, members, patience, traffic)
-                .and_then(|theirs| {
-                    let links = Links {
-                        transport: &mut *self.transport,
-                        index: self.index,
-                        size: members.size(),
-                        patience,
-                        traffic,
-                        scratch: &mut self.scratch,
-                    };
-                    carry_out(call, algorithm, links, &theirs).map_err(FaultOrError::from)
-                })
+        let Call { operation, input } = &call;
+        let (dtype, shape) = (input.dtype(), input.shape());
+        let name = operation.name();
+        let of_a_pair = matches!(operation, Operation::SendRecv { .. });
+        encode(self.sequence, operation, dtype, shape, &mut self.header);
+        let agreed = match members.size() {
+            1 => Ok(None),
+            _ if of_a_pair => self.agree_with_partners(members, patience, traffic),
+            _ => self.agree(operation, members, options, patience, traffic),
         };
-        traffic.overhead += self.transport.frame_bytes() - frames;
+        let outcome = agreed.and_then(|root_shape| match members.size() {
+            1 => alone(call),
+            size => {
+                let links = Links {
+                    transport: &mut *self.transport,
+                    index: self.index,
+                    size,
+                    patience,
+                    traffic,
+                    scratch: &mut self.scratch,
+                    pipelined: options.pipelined,
+                };
+                let done = carry_out(call, options.algorithm, links, root_shape, &self.pool);
+                done.map_err(FaultOrError::from)
+            }
+        });
         match outcome {
             Ok(output) => {
                 traffic.calls += 1;
-                if header.operation != "send_recv" {
+                if !of_a_pair {
                     self.sequence += 1;
                 }
                 Ok(output)
             }
-            Err(fault) => Err(Failed {
-                fault,
-                sequence: header.sequence,
-                // Partners compare under one name, of which each side is one half.
-                operation: match header.operation.as_str() {
-                    "send_recv" => name.into(),
-                    _ => header.operation,
-                },
-            }),
+            Err(fault) => {
+                let header = Header::decode(&self.header);
+                let header = header.expect("invariant: what was encoded can be read");
+                Err(Failed {
+                    fault,
+                    sequence: header.sequence,
+                    operation: if of_a_pair {
+                        name.into()
+                    } else {
+                        header.operation
+                    },
+                })
+            }
         }
     }
 
-    /// Exchanges headers with every member that takes part and compares them: all members for a
-    /// collective, the partners for send and recv. Returns the others' headers.
+    /// Exchanges headers with all members and compares them. Returns the shape that the root of a
+    /// scatter gave, which only it knows.
     fn agree(
         &mut self,
-        header: &mut Header,
+        operation: &Operation,
+        members: &Members,
+        options: &CommunicatorOptions,
+        patience: Patience<'_>,
+        traffic: &mut Traffic,
+    ) -> Outcome<Option<Vec<usize>>> {
+        let needed = matches!(operation, Operation::Barrier | Operation::Scatter { .. });
+        if !options.check_calls && !needed {
+            return Ok(None);
+        }
+        let own = members.index();
+        let others = (0..members.size()).filter(|&other| other != own);
+        let bytes = self.header.as_slice();
+        let messages: SmallVec<[Outgoing<'_>; 8]> =
+            others.clone().map(|to| Outgoing { to, bytes }).collect();
+        let heard = &mut self.heard;
+        self.transport
+            .exchange_messages(&messages, heard, patience)?;
+        traffic.overhead += (messages.len() * (bytes.len() + 4)) as u64;
+        let alike = !matches!(
+            operation,
+            Operation::AllToAll { .. } | Operation::Scatter { .. }
+        );
+        if alike && heard.iter().all(|theirs| theirs == bytes) {
+            return Ok(None);
+        }
+        let mine = Header::decode(bytes).expect("invariant: what was encoded can be read");
+        let mut root_shape = None;
+        for (other, bytes) in others.zip(heard) {
+            let theirs = compare(members, &mine, other, bytes)?;
+            if matches!(operation, Operation::Scatter { root } if *root == other) {
+                root_shape = Some(theirs.shape.iter().map(|&dim| dim as usize).collect());
+            }
+        }
+        Ok(root_shape)
+    }
+
+    /// The same between the partners of a point-to-point call. Each pair counts its own calls, as
+    /// partners need not have met equally often.
+    fn agree_with_partners(
+        &mut self,
         members: &Members,
         patience: Patience<'_>,
         traffic: &mut Traffic,
-    ) -> std::result::Result<Vec<(usize, Header)>, FaultOrError> {
-        let own = members.index();
-        let mine: Vec<(usize, Header)> = match header.operation.as_str() {
-            "send_recv" => self.partner_headers(header),
-            _ => (0..members.size())
-                .filter(|&other| other != own)
-                .map(|other| (other, header.clone()))
-                .collect(),
-        };
-        let encoded: Vec<Vec<u8>> = mine.iter().map(|(_, header)| header.encode()).collect();
-        let messages: Vec<Outgoing<'_>> = mine
-            .iter()
-            .zip(&encoded)
-            .map(|((to, _), bytes)| Outgoing { to: *to, bytes })
-            .collect();
-        let heard = self.transport.exchange_messages(&messages, patience)?;
-        traffic.overhead += encoded.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
-        let mut theirs = Vec::with_capacity(mine.len());
-        for ((other, mine), bytes) in mine.into_iter().zip(heard) {
-            let Some(heard) = Header::decode(&bytes) else {
-                return Err(FaultOrError::Fault(Fault::Garbled {
-                    index: other,
-                    detail: "a header that cannot be read".into(),
-                }));
-            };
-            if !mine.agrees(own, &heard, other) {
-                header.sequence = mine.sequence;
-                let mismatch = DistError::Mismatch {
-                    rank: members.rank(),
-                    group: members.name().into(),
-                    sequence: mine.sequence,
-                    differing: members.ranks()[other],
-                    expected: mine.describe(),
-                    got: heard.describe(),
-                };
-                return Err(FaultOrError::Error(Box::new(mismatch)));
-            }
-            theirs.push((other, heard));
-        }
-        Ok(theirs)
-    }
-
-    /// The header for each partner of a point-to-point call. Each pair counts its own calls, as
-    /// partners need not have met equally often.
-    fn partner_headers(&mut self, header: &mut Header) -> Vec<(usize, Header)> {
-        let mut partners: Vec<usize> = [header.to, header.from]
+    ) -> Outcome<Option<Vec<usize>>> {
+        let header = Header::decode(&self.header);
+        let header = header.expect("invariant: what was encoded can be read");
+        let mut partners: SmallVec<[usize; 2]> = [header.to, header.from]
             .into_iter()
             .flatten()
             .map(|index| index as usize)
             .filter(|&index| index != self.index)
             .collect();
         partners.dedup();
-        partners
-            .into_iter()
-            .map(|partner| {
-                header.sequence = self.pair_sequence[partner];
+        let headers: SmallVec<[Vec<u8>; 2]> = partners
+            .iter()
+            .map(|&partner| {
+                let sequence = self.pair_sequence[partner];
                 self.pair_sequence[partner] += 1;
-                (partner, header.clone())
+                self.header[..8].copy_from_slice(&sequence.to_le_bytes());
+                self.header.clone()
             })
-            .collect()
+            .collect();
+        let messages: SmallVec<[Outgoing<'_>; 2]> = partners
+            .iter()
+            .zip(&headers)
+            .map(|(&to, bytes)| Outgoing { to, bytes })
+            .collect();
+        let heard = &mut self.heard[..partners.len()];
+        self.transport
+            .exchange_messages(&messages, heard, patience)?;
+        traffic.overhead += messages
+            .iter()
+            .map(|m| m.bytes.len() as u64 + 4)
+            .sum::<u64>();
+        for ((&other, mine), theirs) in partners.iter().zip(&headers).zip(&*heard) {
+            let mine = Header::decode(mine).expect("invariant: what was encoded can be read");
+            let compared = compare(members, &mine, other, theirs);
+            if compared.is_err() {
+                self.header[..8].copy_from_slice(&mine.sequence.to_le_bytes());
+            }
+            compared?;
+        }
+        Ok(None)
     }
+}
+
+/// The header of member `other`, if it fits this member's own.
+fn compare(members: &Members, mine: &Header, other: usize, bytes: &[u8]) -> Outcome<Header> {
+    let Some(theirs) = Header::decode(bytes) else {
+        return Err(FaultOrError::Fault(Fault::Garbled {
+            index: other,
+            detail: "a header that cannot be read".into(),
+        }));
+    };
+    if !mine.agrees(members.index(), &theirs, other) {
+        let mismatch = DistError::Mismatch {
+            rank: members.rank(),
+            group: members.name().into(),
+            sequence: mine.sequence,
+            differing: members.ranks()[other],
+            expected: mine.describe(),
+            got: theirs.describe(),
+        };
+        return Err(FaultOrError::Error(Box::new(mismatch)));
+    }
+    Ok(theirs)
 }
 
 /// A group of one: nothing travels, shapes and values are those of any other group.
@@ -317,17 +386,19 @@ fn carry_out(
     call: Call,
     algorithm: Algorithm,
     mut links: Links<'_>,
-    theirs: &[(usize, Header)],
+    root_shape: Option<Vec<usize>>,
+    pool: &MemoryPool,
 ) -> std::result::Result<HostBuffer, Fault> {
     let Call {
         operation,
         mut input,
     } = call;
     let (n, index, dtype) = (links.size, links.index, input.dtype());
+    let array = |shape: Vec<usize>| HostBuffer::recycled(pool, dtype, shape);
     let with_rows = |shape: &[usize], rows: usize| {
         let mut shape = shape.to_vec();
         shape[0] = rows;
-        HostBuffer::zeros(dtype, shape)
+        array(shape)
     };
     match operation {
         Operation::Barrier => Ok(HostBuffer::zeros(dtype, vec![0])),
@@ -375,10 +446,7 @@ fn carry_out(
             Ok(output)
         }
         Operation::Scatter { root } => {
-            let shape: Vec<usize> = match theirs.iter().find(|(other, _)| *other == root) {
-                Some((_, header)) => header.shape.iter().map(|&dim| dim as usize).collect(),
-                None => input.shape().to_vec(),
-            };
+            let shape = root_shape.unwrap_or_else(|| input.shape().to_vec());
             let mut output = with_rows(&shape, shape[0] / n);
             algorithms::scatter(&mut links, root, input.bytes(), output.bytes_mut())?;
             Ok(output)
@@ -388,7 +456,7 @@ fn carry_out(
                 return Ok(input);
             }
             let shape = if from.is_some() { receive } else { vec![0] };
-            let mut output = HostBuffer::zeros(dtype, shape);
+            let mut output = array(shape);
             algorithms::send_recv(&mut links, to, input.bytes(), from, output.bytes_mut())?;
             Ok(output)
         }

@@ -1,11 +1,10 @@
 //! The header of a call: what members compare before data moves.
 
+use std::io::Write;
+
 use burn::tensor::DType;
 
 use super::{Operation, ReduceOp};
-
-/// Longest encoded header: counts for a few thousand members.
-pub(super) const MAX_HEADER: usize = 64 << 10;
 
 /// What one member says about its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +23,62 @@ pub(super) struct Header {
     pub(super) from: Option<u64>,
 }
 
-fn wide(values: &[usize]) -> Vec<u64> {
-    values.iter().map(|&value| value as u64).collect()
+/// Writes the header of a call to `bytes`, without allocating once they are long enough.
+pub(super) fn encode(
+    sequence: u64,
+    operation: &Operation,
+    dtype: DType,
+    shape: &[usize],
+    bytes: &mut Vec<u8>,
+) {
+    let name = match operation {
+        // Partners compare under one name, of which each side is one half.
+        Operation::SendRecv { .. } => "send_recv",
+        other => other.name(),
+    };
+    bytes.clear();
+    bytes.extend_from_slice(&sequence.to_le_bytes());
+    text(bytes, |bytes| match operation {
+        Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
+            write!(bytes, "{name}({})", reduce_name(*op))
+        }
+        Operation::Broadcast { root }
+        | Operation::Gather { root }
+        | Operation::Scatter { root } => write!(bytes, "{name}(root {root})"),
+        _ => write!(bytes, "{name}"),
+    });
+    text(bytes, |bytes| write!(bytes, "{}", dtype.name()));
+    let none: &[usize] = &[];
+    let (send, receive) = match operation {
+        Operation::AllToAll {
+            send_counts,
+            recv_counts,
+        } => (send_counts.as_slice(), recv_counts.as_slice()),
+        Operation::SendRecv { receive, .. } => (receive.as_slice(), none),
+        _ => (none, none),
+    };
+    for list in [shape, send, receive] {
+        bytes.extend_from_slice(&(list.len() as u32).to_le_bytes());
+        for &value in list {
+            bytes.extend_from_slice(&(value as u64).to_le_bytes());
+        }
+    }
+    let partners = match operation {
+        Operation::SendRecv { to, from, .. } => [*to, *from],
+        _ => [None, None],
+    };
+    for index in partners {
+        let index = index.map_or(u64::MAX, |index| index as u64);
+        bytes.extend_from_slice(&index.to_le_bytes());
+    }
+}
+
+/// A text of at most 255 bytes, its length before it.
+fn text(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) {
+    let start = bytes.len();
+    bytes.push(0);
+    put(bytes).expect("invariant: memory takes what is written");
+    bytes[start] = (bytes.len() - start - 1) as u8;
 }
 
 fn reduce_name(op: ReduceOp) -> &'static str {
@@ -39,44 +92,6 @@ fn reduce_name(op: ReduceOp) -> &'static str {
 }
 
 impl Header {
-    pub(super) fn new(sequence: u64, operation: &Operation, dtype: DType, shape: &[usize]) -> Self {
-        let mut header = Self {
-            sequence,
-            operation: operation.name().to_string(),
-            dtype: dtype.name().to_string(),
-            shape: wide(shape),
-            send: Vec::new(),
-            receive: Vec::new(),
-            to: None,
-            from: None,
-        };
-        match operation {
-            Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
-                header.operation = format!("{}({})", operation.name(), reduce_name(*op));
-            }
-            Operation::Broadcast { root }
-            | Operation::Gather { root }
-            | Operation::Scatter { root } => {
-                header.operation = format!("{}(root {root})", operation.name());
-            }
-            Operation::AllToAll {
-                send_counts,
-                recv_counts,
-            } => {
-                header.send = wide(send_counts);
-                header.receive = wide(recv_counts);
-            }
-            Operation::SendRecv { to, from, receive } => {
-                header.operation = "send_recv".into();
-                header.send = wide(receive);
-                header.to = to.map(|index| index as u64);
-                header.from = from.map(|index| index as u64);
-            }
-            Operation::AllGather | Operation::Barrier => {}
-        }
-        header
-    }
-
     /// As it stands in errors: `all_reduce(sum) f32 [4]`.
     pub(super) fn describe(&self) -> String {
         let Self {
@@ -135,25 +150,6 @@ impl Header {
         }
         // Only the root of a scatter knows the shape.
         operation.starts_with("scatter") || self.shape == theirs.shape
-    }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend_from_slice(&self.sequence.to_le_bytes());
-        for text in [&self.operation, &self.dtype] {
-            bytes.push(text.len() as u8);
-            bytes.extend_from_slice(text.as_bytes());
-        }
-        for list in [&self.shape, &self.send, &self.receive] {
-            bytes.extend_from_slice(&(list.len() as u32).to_le_bytes());
-            for value in list {
-                bytes.extend_from_slice(&value.to_le_bytes());
-            }
-        }
-        for index in [self.to, self.from] {
-            bytes.extend_from_slice(&index.unwrap_or(u64::MAX).to_le_bytes());
-        }
-        bytes
     }
 
     /// `None` if the bytes are not a header: never allocates more than they hold.
@@ -216,6 +212,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    impl Header {
+        fn new(sequence: u64, operation: &Operation, dtype: DType, shape: &[usize]) -> Self {
+            let mut bytes = Vec::new();
+            encode(sequence, operation, dtype, shape, &mut bytes);
+            Self::decode(&bytes).expect("invariant: what was encoded can be read")
+        }
+    }
+
     fn all_to_all() -> Header {
         let operation = Operation::AllToAll {
             send_counts: vec![1, 2],
@@ -246,7 +250,12 @@ mod tests {
     #[test]
     fn headers_round_trip_and_cut_ones_are_refused() {
         let header = all_to_all();
-        let bytes = header.encode();
+        let operation = Operation::AllToAll {
+            send_counts: vec![1, 2],
+            recv_counts: vec![1, 0],
+        };
+        let mut bytes = vec![9; 300];
+        encode(7, &operation, DType::F32, &[3, 4], &mut bytes);
         assert_eq!(Header::decode(&bytes).as_ref(), Some(&header));
         for cut in 0..bytes.len() {
             assert_eq!(Header::decode(&bytes[..cut]), None);

@@ -2,6 +2,8 @@
 
 use burn::tensor::{Bytes, DType, TensorData};
 
+use super::MemoryPool;
+
 /// A contiguous array in host memory: bytes, element type and row-major shape.
 #[derive(Debug, Clone)]
 pub struct HostBuffer {
@@ -38,6 +40,16 @@ impl HostBuffer {
         }
         Self {
             bytes,
+            dtype,
+            shape,
+        }
+    }
+
+    /// An array of any content, in memory that a pool lends.
+    pub fn recycled(pool: &MemoryPool, dtype: DType, shape: Vec<usize>) -> Self {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        Self {
+            bytes: pool.take(len),
             dtype,
             shape,
         }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use super::engine::Engine;
 use super::transport::{InProcessTransport, Room};
-use super::{Call, Communicator, CommunicatorOptions, HostBuffer, Members, Traffic, Work};
+use super::{
+    Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work,
+};
 use crate::error::{DistError, Result};
 
 /// Where rank threads find each other. Clones are the same hub.
@@ -116,6 +118,10 @@ impl Communicator for InProcessCommunicator {
 
     fn run(&self, call: Call) -> Result<HostBuffer> {
         self.0.run(call)
+    }
+
+    fn pool(&self) -> &MemoryPool {
+        self.0.pool()
     }
 
     fn traffic(&self) -> Traffic {

@@ -10,6 +10,7 @@ mod host_buffer;
 mod in_process;
 mod members;
 mod options;
+mod peer_connection;
 mod process;
 mod recording;
 mod reduce;
@@ -20,6 +21,8 @@ mod work;
 
 use std::fmt::Debug;
 
+use algorithms::Reduction;
+
 pub use call::{Call, Operation};
 pub use chunks::{
     Chunks, all_gather_elements_sent, all_reduce_elements_sent, reduce_scatter_elements_sent,
@@ -28,11 +31,13 @@ pub use host_buffer::HostBuffer;
 pub use in_process::{InProcessCommunicator, InProcessHub};
 pub use members::Members;
 pub use options::{Algorithm, CommunicatorOptions};
+pub use peer_connection::PeerConnection;
 pub use process::ProcessCommunicator;
 pub use recording::{RecordedCall, RecordingCommunicator};
 pub use reduce::reduce_in_rank_order;
 pub use reduce_op::ReduceOp;
 pub use traffic::Traffic;
+pub use transport::MemoryPool;
 pub use work::{Completion, Work};
 
 use crate::error::{DistError, Result};
@@ -56,6 +61,9 @@ pub trait Communicator: Debug + Send + Sync {
     fn run(&self, call: Call) -> Result<HostBuffer> {
         self.start(call).wait()
     }
+
+    /// Where outputs come from and return to; inputs may as well.
+    fn pool(&self) -> &MemoryPool;
 
     /// Bytes moved so far.
     fn traffic(&self) -> Traffic;

@@ -28,6 +28,14 @@ pub struct CommunicatorOptions {
     pub startup_timeout: Duration,
     /// Processes that share a host exchange through shared memory; `false`: through TCP even then.
     pub shared_memory: bool,
+    /// This rank's host, where the system cannot tell: ranks of different numbers do not share memory.
+    pub host: Option<u32>,
+    /// `Direct` sums are pipelined: blocks are added while others travel. `false`: whole arrays, one
+    /// step after the other, to the same bits; the plain twin for tests and benchmarks.
+    pub pipelined: bool,
+    /// Ranks compare what they call before data moves. `false` saves that exchange; a program that is
+    /// not the same on all ranks then ends in wrong data or in a timeout. For measurements.
+    pub check_calls: bool,
 }
 
 impl Default for CommunicatorOptions {
@@ -37,6 +45,9 @@ impl Default for CommunicatorOptions {
             timeout: Duration::from_secs(300),
             startup_timeout: Duration::from_secs(60),
             shared_memory: true,
+            host: None,
+            pipelined: true,
+            check_calls: true,
         }
     }
 }

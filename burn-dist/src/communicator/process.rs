@@ -3,34 +3,37 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use std::net::TcpStream;
-
 use super::engine::Engine;
-use super::transport::{Fault, Patience, TcpTransport, Transport, negotiate};
-use super::{Call, Communicator, CommunicatorOptions, HostBuffer, Members, Traffic, Work};
+use super::transport::{Fault, Patience, StreamTransport, negotiate};
+use super::{
+    Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, PeerConnection,
+    Traffic, Work,
+};
 use crate::error::{DistError, Result};
 
-/// A communicator between processes: through shared memory if all members are on one host, through
-/// TCP otherwise.
+/// A communicator between processes: through shared memory between members of one host, through TCP
+/// between hosts.
 #[derive(Debug)]
 pub struct ProcessCommunicator(Engine);
 
 impl ProcessCommunicator {
-    /// Over connections by index, one to each other member and `None` for this rank itself. The
-    /// connections are made and authenticated before.
+    /// Over connections by index, to each other member and `None` for this rank itself. They are made
+    /// and authenticated before.
     ///
     /// # Errors
-    /// [`DistError::Rendezvous`] if a connection cannot be set up for asynchronous use.
+    /// [`DistError::Rendezvous`] if a connection cannot be set up for asynchronous use, or if the
+    /// members do not agree about shared memory in time.
     ///
     /// # Panics
     /// If the connections are not one per other member.
     pub fn new(
         members: Members,
-        streams: Vec<Option<TcpStream>>,
+        connections: Vec<Option<PeerConnection>>,
         options: CommunicatorOptions,
     ) -> Result<Self> {
-        let fits = streams.len() == members.size()
-            && (0..streams.len()).all(|i| streams[i].is_none() == (i == members.index()));
+        let (index, size) = (members.index(), members.size());
+        let fits = connections.len() == size
+            && (0..size).all(|i| connections[i].is_none() == (i == index));
         assert!(fits, "invariant: one connection per other member");
         let failure = |problem: String| DistError::Rendezvous {
             rank: members.rank(),
@@ -38,20 +41,23 @@ impl ProcessCommunicator {
             problem,
             hint: "a peer may have ended; read the output of the other ranks".into(),
         };
-        let tcp = TcpTransport::new(streams).map_err(|error| failure(error.to_string()))?;
-        let transport: Box<dyn Transport> = match members.size() {
-            size if size == 1 || !options.shared_memory => Box::new(tcp),
-            size => {
-                let never = AtomicBool::new(false);
-                let patience = Patience {
-                    deadline: Instant::now() + options.startup_timeout,
-                    cancelled: &never,
-                };
-                negotiate(tcp, members.index(), size, patience)
-                    .map_err(|fault| failure(explain(fault, &members)))?
-            }
-        };
-        Ok(Self(Engine::new(members, transport, options)))
+        let parts = connections.into_iter().map(|connection| match connection {
+            Some(PeerConnection { control, data }) => (Some(control), Some(data)),
+            None => (None, None),
+        });
+        let (control, data) = parts.unzip();
+        let transport = StreamTransport::new(index, control, data);
+        let mut transport = transport.map_err(|error| failure(error.to_string()))?;
+        if size > 1 && options.shared_memory {
+            let never = AtomicBool::new(false);
+            let patience = Patience {
+                deadline: Instant::now() + options.startup_timeout,
+                cancelled: &never,
+            };
+            negotiate(&mut transport, index, size, options.host, patience)
+                .map_err(|fault| failure(explain(fault, &members)))?;
+        }
+        Ok(Self(Engine::new(members, Box::new(transport), options)))
     }
 }
 
@@ -93,6 +99,10 @@ impl Communicator for ProcessCommunicator {
 
     fn run(&self, call: Call) -> Result<HostBuffer> {
         self.0.run(call)
+    }
+
+    fn pool(&self) -> &MemoryPool {
+        self.0.pool()
     }
 
     fn traffic(&self) -> Traffic {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::DType;
 
-use super::{Call, Communicator, HostBuffer, Members, Operation, Traffic, Work};
+use super::{Call, Communicator, HostBuffer, Members, MemoryPool, Operation, Traffic, Work};
 use crate::error::{DistError, Result};
 
 /// One call as it was started.
@@ -101,6 +101,10 @@ impl Communicator for RecordingCommunicator {
     fn run(&self, call: Call) -> Result<HostBuffer> {
         let call = self.record(call, |call| call);
         self.inner.run(call)
+    }
+
+    fn pool(&self) -> &MemoryPool {
+        self.inner.pool()
     }
 
     fn traffic(&self) -> Traffic {

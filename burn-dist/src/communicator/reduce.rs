@@ -24,30 +24,41 @@ pub fn reduce_in_rank_order(
     parts: &[&[u8]],
     out: &mut [u8],
 ) {
-    let n = parts.len();
+    reduce_parts(dtype, op, parts.len(), own, |i| parts[i], out);
+}
+
+/// As [`reduce_in_rank_order`], of `n` parts that a function gives; it is not asked for part `own`.
+/// Nothing is allocated, and parts need not be aligned.
+pub(super) fn reduce_parts<'p>(
+    dtype: DType,
+    op: ReduceOp,
+    n: usize,
+    own: usize,
+    part: impl Fn(usize) -> &'p [u8] + Copy,
+    out: &mut [u8],
+) {
+    let parts = Parts { n, own, part };
     macro_rules! float {
         ($element:ty, $wide:ty, $load:expr, $store:expr) => {
             match op {
                 ReduceOp::Sum => {
-                    fold::<$element, $wide>(own, parts, out, $load, |a, b| a + b, $store)
+                    fold::<$element, $wide, _>(parts, out, $load, |a, b| a + b, $store)
                 }
                 ReduceOp::Mean => {
                     let n = n as $wide;
-                    fold::<$element, $wide>(own, parts, out, $load, |a, b| a + b, |x| $store(x / n))
+                    fold::<$element, $wide, _>(parts, out, $load, |a, b| a + b, |x| $store(x / n))
                 }
                 ReduceOp::Product => {
-                    fold::<$element, $wide>(own, parts, out, $load, |a, b| a * b, $store)
+                    fold::<$element, $wide, _>(parts, out, $load, |a, b| a * b, $store)
                 }
-                ReduceOp::Max => fold::<$element, $wide>(
-                    own,
+                ReduceOp::Max => fold::<$element, $wide, _>(
                     parts,
                     out,
                     $load,
                     |a, b| if a >= b || a.is_nan() { a } else { b },
                     $store,
                 ),
-                ReduceOp::Min => fold::<$element, $wide>(
-                    own,
+                ReduceOp::Min => fold::<$element, $wide, _>(
                     parts,
                     out,
                     $load,
@@ -60,28 +71,22 @@ pub fn reduce_in_rank_order(
     macro_rules! integer {
         ($element:ty) => {
             match op {
-                ReduceOp::Sum => fold::<$element, $element>(
-                    own,
+                ReduceOp::Sum => fold::<$element, $element, _>(
                     parts,
                     out,
                     |x| x,
                     <$element>::wrapping_add,
                     |x| x,
                 ),
-                ReduceOp::Product => fold::<$element, $element>(
-                    own,
+                ReduceOp::Product => fold::<$element, $element, _>(
                     parts,
                     out,
                     |x| x,
                     <$element>::wrapping_mul,
                     |x| x,
                 ),
-                ReduceOp::Max => {
-                    fold::<$element, $element>(own, parts, out, |x| x, Ord::max, |x| x)
-                }
-                ReduceOp::Min => {
-                    fold::<$element, $element>(own, parts, out, |x| x, Ord::min, |x| x)
-                }
+                ReduceOp::Max => fold::<$element, $element, _>(parts, out, |x| x, Ord::max, |x| x),
+                ReduceOp::Min => fold::<$element, $element, _>(parts, out, |x| x, Ord::min, |x| x),
                 ReduceOp::Mean => unreachable!("invariant: the mean of integers is refused"),
             }
         };
@@ -164,69 +169,67 @@ fn each<T: Pod>(bytes: &mut [u8], f: impl Fn(T) -> T) {
     }
 }
 
-/// `store(combine(combine(load(p0), load(p1)), ...))` for every element.
-fn fold<T: Pod, A: Copy + Zeroable>(
+/// Where the parts of a reduction are.
+#[derive(Clone, Copy)]
+struct Parts<F> {
+    n: usize,
     own: usize,
-    parts: &[&[u8]],
+    part: F,
+}
+
+/// `store(combine(combine(load(p0), load(p1)), ...))` for every element, block by block: the first two
+/// parts in one pass, the last one together with the store.
+fn fold<'p, T: Pod, A: Copy + Zeroable, F: Fn(usize) -> &'p [u8]>(
+    parts: Parts<F>,
     out: &mut [u8],
     load: impl Fn(T) -> A + Copy,
     combine: impl Fn(A, A) -> A + Copy,
     store: impl Fn(A) -> T + Copy,
 ) {
-    let aligned: Option<Vec<&[T]>> = parts
-        .iter()
-        .enumerate()
-        .map(|(i, part)| match i == own {
-            true => Some(&[] as &[T]),
-            false => bytemuck::try_cast_slice(part).ok(),
-        })
-        .collect();
-    match (aligned, bytemuck::try_cast_slice_mut::<u8, T>(out)) {
-        (Some(parts), Ok(out)) => fold_blocks(own, &parts, out, load, combine, store),
-        // Memory of another allocator may be unaligned: work on copies.
-        _ => {
-            let copies: Vec<Vec<T>> = parts
-                .iter()
-                .enumerate()
-                .map(|(i, part)| match i == own {
-                    true => Vec::new(),
-                    false => bytemuck::pod_collect_to_vec(part),
-                })
-                .collect();
-            let parts: Vec<&[T]> = copies.iter().map(Vec::as_slice).collect();
-            let mut result: Vec<T> = bytemuck::pod_collect_to_vec(out);
-            fold_blocks(own, &parts, &mut result, load, combine, store);
-            out.copy_from_slice(bytemuck::cast_slice(&result));
-        }
-    }
-}
-
-fn fold_blocks<T: Pod, A: Copy + Zeroable>(
-    own: usize,
-    parts: &[&[T]],
-    out: &mut [T],
-    load: impl Fn(T) -> A + Copy,
-    combine: impl Fn(A, A) -> A + Copy,
-    store: impl Fn(A) -> T + Copy,
-) {
-    let mut block = [A::zeroed(); BLOCK];
-    for (number, out) in out.chunks_mut(BLOCK).enumerate() {
-        let range = number * BLOCK..number * BLOCK + out.len();
-        let block = &mut block[..out.len()];
-        for (i, part) in parts.iter().enumerate() {
-            let source: &[T] = if i == own { out } else { &part[range.clone()] };
-            if i == 0 {
-                for (sum, &value) in block.iter_mut().zip(source) {
-                    *sum = load(value);
-                }
-            } else {
-                for (sum, &value) in block.iter_mut().zip(source) {
-                    *sum = combine(*sum, load(value));
+    let size = size_of::<T>();
+    let read = move |bytes: &[u8]| load(bytemuck::pod_read_unaligned(bytes));
+    let last = parts.n - 1;
+    let mut sums = [A::zeroed(); BLOCK];
+    // At most eight bytes per element.
+    let mut own_block = [0u8; BLOCK * 8];
+    for (number, out) in out.chunks_mut(BLOCK * size).enumerate() {
+        let range = number * BLOCK * size..number * BLOCK * size + out.len();
+        let own_block = &mut own_block[..out.len()];
+        own_block.copy_from_slice(out);
+        let own_block = &*own_block;
+        let part = |i: usize| match i == parts.own {
+            true => own_block,
+            false => &(parts.part)(i)[range.clone()],
+        };
+        let elements = |i: usize| part(i).chunks_exact(size);
+        let results = out.chunks_exact_mut(size);
+        let put = |target: &mut [u8], sum: A| {
+            target.copy_from_slice(bytemuck::bytes_of(&store(sum)));
+        };
+        match last {
+            0 => {
+                for (target, a) in results.zip(elements(0)) {
+                    put(target, read(a));
                 }
             }
-        }
-        for (value, &sum) in out.iter_mut().zip(block.iter()) {
-            *value = store(sum);
+            1 => {
+                for ((target, a), b) in results.zip(elements(0)).zip(elements(1)) {
+                    put(target, combine(read(a), read(b)));
+                }
+            }
+            _ => {
+                for ((sum, a), b) in sums.iter_mut().zip(elements(0)).zip(elements(1)) {
+                    *sum = combine(read(a), read(b));
+                }
+                for i in 2..last {
+                    for (sum, a) in sums.iter_mut().zip(elements(i)) {
+                        *sum = combine(*sum, read(a));
+                    }
+                }
+                for ((target, sum), a) in results.zip(sums.iter()).zip(elements(last)) {
+                    put(target, combine(*sum, read(a)));
+                }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections between ranks: one listener per rank, one connection per pair and group.
+//! Connections between ranks: one listener per rank, two connections per pair and group.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::StoreClient;
 use super::handshake::{self, Refusal};
-use crate::communicator::Members;
+use crate::communicator::{Members, PeerConnection};
 use crate::error::{DistError, Result};
 
 /// Longest name of a group on the wire.
@@ -136,7 +136,7 @@ impl Peers {
         }
     }
 
-    /// A connection to every other member of a group; `key` is the same on all members and new.
+    /// Connections to every other member of a group; `key` is the same on all members and new.
     ///
     /// Members connect to those before them and wait for those behind them.
     pub(super) fn connect_group(
@@ -144,23 +144,28 @@ impl Peers {
         members: &Members,
         key: &str,
         timeout: Duration,
-    ) -> Result<Vec<Option<TcpStream>>> {
+    ) -> Result<Vec<Option<PeerConnection>>> {
         let deadline = Instant::now() + timeout;
-        let mut streams: Vec<Option<TcpStream>> = Vec::with_capacity(members.size());
+        let mut connections = Vec::with_capacity(members.size());
+        let data_key = format!("{key} data");
         for &peer in &members.ranks()[..members.index()] {
-            streams.push(Some(self.call(peer, members.index(), key, deadline)?));
+            let control = self.call(peer, members.index(), key, deadline)?;
+            let data = self.call(peer, members.index(), &data_key, deadline)?;
+            connections.push(Some(PeerConnection { control, data }));
         }
-        streams.push(None);
+        connections.push(None);
         let mut missing = Vec::new();
         for index in members.index() + 1..members.size() {
-            let stream = self.await_arrival(key, index, deadline);
-            if stream.is_none() {
+            let control = self.await_arrival(key, index, deadline);
+            let data = self.await_arrival(&data_key, index, deadline);
+            let both = control.zip(data);
+            if both.is_none() {
                 missing.push(members.ranks()[index]);
             }
-            streams.push(stream);
+            connections.push(both.map(|(control, data)| PeerConnection { control, data }));
         }
         match missing.is_empty() {
-            true => Ok(streams),
+            true => Ok(connections),
             false => {
                 let group = format!("group {}", members.name());
                 Err(self.absent(&missing, &group, timeout))

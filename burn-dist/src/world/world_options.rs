@@ -15,6 +15,12 @@ pub struct WorldOptions {
     pub algorithm: Algorithm,
     /// Ranks that share a host exchange through shared memory.
     pub shared_memory: bool,
+    /// This rank's host, where the system cannot tell: ranks of different numbers do not share memory.
+    pub host: Option<u32>,
+    /// Blocks of a sum are added while others travel; `false`: the plain twin, to the same bits.
+    pub pipelined: bool,
+    /// Ranks compare what they call before data moves; `false` is for measurements.
+    pub check_calls: bool,
 }
 
 impl Default for WorldOptions {
@@ -25,6 +31,9 @@ impl Default for WorldOptions {
             step_timeout: Duration::from_secs(300),
             algorithm: Algorithm::Direct,
             shared_memory: true,
+            host: None,
+            pipelined: true,
+            check_calls: true,
         }
     }
 }
@@ -37,6 +46,9 @@ impl WorldOptions {
             timeout: self.step_timeout,
             startup_timeout: self.startup_timeout,
             shared_memory: self.shared_memory,
+            host: self.host,
+            pipelined: self.pipelined,
+            check_calls: self.check_calls,
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Two steps whatever the number of members, `2S(n-1)/n` bytes sent by each, canonical order.
 
-use super::{Links, Reduction, aligned, cut_mut, scratch};
+use super::{Few, Links, Reduction, aligned, cut_mut, scratch};
 use crate::communicator::chunks::Chunks;
 use crate::communicator::reduce::reduce_in_rank_order;
 use crate::communicator::transport::{Fault, Incoming, Outgoing};
@@ -103,14 +103,14 @@ fn receive_parts<'m>(
 }
 
 /// Sends this member's chunk to all and receives theirs, each into its place.
-fn share(links: &mut Links<'_>, mut chunks: Vec<&mut [u8]>) -> Result<(), Fault> {
+fn share(links: &mut Links<'_>, mut chunks: Few<&mut [u8]>) -> Result<(), Fault> {
     let own: &mut [u8] = std::mem::take(&mut chunks[links.index]);
     let own: &[u8] = own;
-    let outgoing: Vec<Outgoing<'_>> = links
+    let outgoing: Few<Outgoing<'_>> = links
         .others()
         .map(|to| Outgoing { to, bytes: own })
         .collect();
-    let mut incoming: Vec<Incoming<'_>> = chunks
+    let mut incoming: Few<Incoming<'_>> = chunks
         .into_iter()
         .enumerate()
         .filter(|(from, _)| *from != links.index)

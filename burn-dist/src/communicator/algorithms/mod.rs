@@ -2,7 +2,8 @@
 //!
 //! | file | operations |
 //! |---|---|
-//! | `direct.rs` | all_reduce, reduce_scatter, all_gather in two steps, rank order |
+//! | `mod.rs` | all_reduce and reduce_scatter while the bytes travel, rank order |
+//! | `direct.rs` | the same in whole arrays, two steps: the plain twin; all_gather |
 //! | `ring.rs` | the same around a ring, rotated order |
 //! | `centralized.rs` | the same through a server, rank order |
 //! | `personal.rs` | all_to_all, broadcast, gather, scatter, send and recv |
@@ -13,9 +14,11 @@ mod personal;
 mod ring;
 
 use burn::tensor::DType;
+use smallvec::SmallVec;
 
-use super::transport::{Fault, Incoming, Outgoing, Patience, Transport};
+use super::transport::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
 use super::{Algorithm, ReduceOp, Traffic};
+use crate::communicator::chunks::Chunks;
 
 pub(super) use personal::{all_to_all, broadcast, gather, scatter, send_recv};
 
@@ -28,6 +31,8 @@ pub(super) struct Links<'a> {
     pub(super) traffic: &'a mut Traffic,
     /// Kept between calls, so that a steady state allocates nothing.
     pub(super) scratch: &'a mut Vec<u64>,
+    /// `Direct` reduces while the bytes travel; else in whole arrays.
+    pub(super) pipelined: bool,
 }
 
 /// A reduction's element type and operation.
@@ -54,6 +59,21 @@ impl Links<'_> {
         Ok(())
     }
 
+    /// Reduces while the bytes travel, and counts as the direct exchange does.
+    fn reduce(&mut self, reduction: Reduction, arrays: Arrays<'_>) -> Result<(), Fault> {
+        let element = reduction.dtype.size();
+        let chunks = Chunks::new(arrays.input().len() / element, self.size);
+        let bytes = |index: usize| chunks.byte_range(index, element).len() as u64;
+        let shared = matches!(arrays, Arrays::InPlace(_));
+        self.transport.reduce(reduction, arrays, self.patience)?;
+        for peer in self.others() {
+            let (own, theirs) = (bytes(self.index), bytes(peer));
+            self.traffic.sent[peer] += theirs + if shared { own } else { 0 };
+            self.traffic.received[peer] += own + if shared { theirs } else { 0 };
+        }
+        Ok(())
+    }
+
     /// All members but this one, in index order.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (index, size) = (self.index, self.size);
@@ -61,8 +81,11 @@ impl Links<'_> {
     }
 }
 
+/// Arrays from and to a few members, without allocating.
+type Few<T> = SmallVec<[T; 8]>;
+
 /// Cuts `bytes` at consecutive ranges into slices that can be written one beside the other.
-fn cut_mut(mut bytes: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<&mut [u8]> {
+fn cut_mut(mut bytes: &mut [u8], lengths: impl Iterator<Item = usize>) -> Few<&mut [u8]> {
     lengths
         .map(|length| {
             let (head, rest) = std::mem::take(&mut bytes).split_at_mut(length);
@@ -94,6 +117,7 @@ pub(super) fn all_reduce(
     data: &mut [u8],
 ) -> Result<(), Fault> {
     match algorithm {
+        Algorithm::Direct if links.pipelined => links.reduce(reduction, Arrays::InPlace(data)),
         Algorithm::Direct => direct::all_reduce(links, reduction, data),
         Algorithm::Ring => ring::all_reduce(links, reduction, data),
         Algorithm::Centralized => centralized::all_reduce(links, reduction, data),
@@ -109,6 +133,9 @@ pub(super) fn reduce_scatter(
     output: &mut [u8],
 ) -> Result<(), Fault> {
     match algorithm {
+        Algorithm::Direct if links.pipelined => {
+            links.reduce(reduction, Arrays::Apart { input, output })
+        }
         Algorithm::Direct => direct::reduce_scatter(links, reduction, input, output),
         Algorithm::Ring => ring::reduce_scatter(links, reduction, input, output),
         Algorithm::Centralized => centralized::reduce_scatter(links, reduction, input, output),

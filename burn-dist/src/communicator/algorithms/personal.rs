@@ -1,6 +1,6 @@
 //! Operations without a reduction: all_to_all, broadcast, gather, scatter, send and recv.
 
-use super::{Links, cut_mut};
+use super::{Few, Links, cut_mut};
 use crate::communicator::transport::{Fault, Incoming, Outgoing};
 
 /// Lengths are in bytes, by index. What a member keeps for itself is copied.
@@ -11,7 +11,7 @@ pub(in crate::communicator) fn all_to_all(
     output: &mut [u8],
     receive: &[usize],
 ) -> Result<(), Fault> {
-    let starts: Vec<usize> = send
+    let starts: Few<usize> = send
         .iter()
         .scan(0, |next, length| {
             let start = *next;
@@ -22,14 +22,14 @@ pub(in crate::communicator) fn all_to_all(
     let part = |index: usize| &input[starts[index]..starts[index] + send[index]];
     let mut places = cut_mut(output, receive.iter().copied());
     places[links.index].copy_from_slice(part(links.index));
-    let outgoing: Vec<Outgoing<'_>> = links
+    let outgoing: Few<Outgoing<'_>> = links
         .others()
         .map(|to| Outgoing {
             to,
             bytes: part(to),
         })
         .collect();
-    let mut incoming: Vec<Incoming<'_>> = places
+    let mut incoming: Few<Incoming<'_>> = places
         .into_iter()
         .enumerate()
         .filter(|(from, _)| *from != links.index)
@@ -51,7 +51,7 @@ pub(in crate::communicator) fn broadcast(
         };
         return links.exchange(&[], &mut [incoming]);
     }
-    let outgoing: Vec<Outgoing<'_>> = links
+    let outgoing: Few<Outgoing<'_>> = links
         .others()
         .map(|to| Outgoing { to, bytes: data })
         .collect();
@@ -75,7 +75,7 @@ pub(in crate::communicator) fn gather(
     let part = input.len();
     let mut places = cut_mut(output, (0..links.size).map(|_| part));
     places[root].copy_from_slice(input);
-    let mut incoming: Vec<Incoming<'_>> = places
+    let mut incoming: Few<Incoming<'_>> = places
         .into_iter()
         .enumerate()
         .filter(|(from, _)| *from != root)
@@ -100,7 +100,7 @@ pub(in crate::communicator) fn scatter(
     }
     let part = output.len();
     output.copy_from_slice(&input[root * part..(root + 1) * part]);
-    let outgoing: Vec<Outgoing<'_>> = links
+    let outgoing: Few<Outgoing<'_>> = links
         .others()
         .map(|to| Outgoing {
             to,
@@ -123,6 +123,6 @@ pub(in crate::communicator) fn send_recv(
         from,
         bytes: output,
     });
-    let mut incoming: Vec<Incoming<'_>> = incoming.into_iter().collect();
+    let mut incoming: Few<Incoming<'_>> = incoming.into_iter().collect();
     links.exchange(outgoing.as_slice(), &mut incoming)
 }

@@ -1,37 +1,51 @@
-//! Rank threads of one process: a receiver copies straight from the sender's memory.
+//! Rank threads of one process: members read and write each other's memory, without copies between.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::{Fault, Incoming, Outgoing, Patience, Transport};
-use crate::communicator::header::MAX_HEADER;
+use rustix::thread::futex;
 
-/// Looks at a mailbox before a member sleeps: some tens of microseconds where every member has a
+use super::{Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport};
+use crate::communicator::Reduction;
+use crate::communicator::chunks::Chunks;
+use crate::communicator::reduce::reduce_parts;
+
+/// Looks before a member gives its core away: some tens of microseconds where every member has a
 /// core, few where members must take turns.
-const SPINS_WITH_A_CORE: u32 = 2000;
-const SPINS_WITHOUT: u32 = 20;
+const SPINS_WITH_A_CORE: u32 = 4000;
+const SPINS_WITHOUT: u32 = 10;
+
+/// How often a member then lets others run before it sleeps.
+const YIELDS: u32 = 8;
 
 /// Longest sleep before a look at the cancel flag.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What a sender has laid out for one receiver.
-#[derive(Debug, Clone, Copy)]
-struct Posted {
-    address: *const u8,
-    len: usize,
-}
+/// Bytes reduced at a time, so that they stay in the cache while everybody's copy is written.
+const BLOCK: usize = 32 << 10;
 
-// SAFETY: the address is only read by the receiver, under the mailbox's lock, while the sender waits
-// in `exchange` and so keeps the memory alive and unchanged; see `Post`.
-unsafe impl Send for Posted {}
+/// Nothing is laid out.
+const EMPTY: u32 = 0;
+/// An array is laid out and waits for its receiver.
+const POSTED: u32 = 1;
+/// The receiver works on the array.
+const IN_USE: u32 = 2;
 
-/// From one member to one other. Empty when the receiver has taken what was posted.
+/// From one member to one other: where an array lies. The receiver empties it.
 #[derive(Debug, Default)]
 struct Mailbox {
-    posted: Mutex<Option<Posted>>,
-    changed: Condvar,
+    state: AtomicU32,
+    address: AtomicPtr<u8>,
+    len: AtomicUsize,
+}
+
+/// Wakes a sleeping member.
+#[derive(Debug, Default)]
+struct Bell {
+    count: AtomicU32,
+    sleeping: AtomicBool,
 }
 
 /// What the members of one group share.
@@ -39,6 +53,7 @@ struct Mailbox {
 pub(in crate::communicator) struct Room {
     size: usize,
     mailboxes: Vec<Mailbox>,
+    bells: Vec<Bell>,
     left: Vec<AtomicBool>,
     failed: Mutex<Option<(usize, String)>>,
     is_failed: AtomicBool,
@@ -49,6 +64,7 @@ impl Room {
         Arc::new(Self {
             size,
             mailboxes: (0..size * size).map(|_| Mailbox::default()).collect(),
+            bells: (0..size).map(|_| Bell::default()).collect(),
             left: (0..size).map(|_| AtomicBool::new(false)).collect(),
             failed: Mutex::new(None),
             is_failed: AtomicBool::new(false),
@@ -64,11 +80,23 @@ impl Room {
             }
             None => self.left[index].store(true, Ordering::Release),
         }
-        self.wake_all();
+        (0..self.size).for_each(|member| self.ring(member));
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
         &self.mailboxes[from * self.size + to]
+    }
+
+    /// Wakes a member if it sleeps, after something was changed for it.
+    fn ring(&self, member: usize) {
+        let bell = &self.bells[member];
+        // Orders the change before this look; pairs with the fence in `wait`.
+        fence(Ordering::SeqCst);
+        if bell.sleeping.load(Ordering::Relaxed) {
+            bell.count.fetch_add(1, Ordering::Release);
+            // Nobody there to be woken is no error.
+            let _ = futex::wake(&bell.count, futex::Flags::PRIVATE, 1);
+        }
     }
 
     /// What makes waiting for `peer` pointless.
@@ -85,14 +113,6 @@ impl Room {
             .load(Ordering::Acquire)
             .then_some(Fault::Left { index: peer })
     }
-
-    fn wake_all(&self) {
-        for mailbox in &self.mailboxes {
-            // The lock orders this wake-up after a sleeper's last look.
-            drop(lock(&mailbox.posted));
-            mailbox.changed.notify_all();
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,6 +124,53 @@ pub(in crate::communicator) struct InProcessTransport {
     room: Arc<Room>,
     index: usize,
     spins: u32,
+    hosts: Vec<usize>,
+}
+
+/// Arrays that this member has laid out, taken back on drop, so that no address outlives its array.
+struct Posts<'a> {
+    transport: &'a InProcessTransport,
+}
+
+impl Drop for Posts<'_> {
+    fn drop(&mut self) {
+        for to in self.transport.others() {
+            let mailbox = self.transport.room.mailbox(self.transport.index, to);
+            let withdraw = || {
+                let (old, new) = (POSTED, EMPTY);
+                let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+                mailbox.state.compare_exchange(old, new, success, failure)
+            };
+            // A receiver that is at it ends soon: it waits for nobody in between.
+            while withdraw() == Err(IN_USE) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// An array that another member has laid out for this one; given back on drop.
+struct Taken<'a> {
+    transport: &'a InProcessTransport,
+    from: usize,
+    address: *mut u8,
+    len: usize,
+}
+
+impl Taken<'_> {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the sender laid out a live array and does not take it back while it is in use.
+        unsafe { std::slice::from_raw_parts(self.address, self.len) }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let room = &self.transport.room;
+        let mailbox = room.mailbox(self.from, self.transport.index);
+        mailbox.state.store(EMPTY, Ordering::Release);
+        room.ring(self.from);
+    }
 }
 
 impl InProcessTransport {
@@ -113,71 +180,125 @@ impl InProcessTransport {
             true => SPINS_WITH_A_CORE,
             false => SPINS_WITHOUT,
         };
-        Self { room, index, spins }
+        let hosts = vec![0; room.size];
+        Self {
+            room,
+            index,
+            spins,
+            hosts,
+        }
     }
 
-    /// Waits until `ready` finds what it wants in the mailbox.
-    fn wait<'a>(
-        &'a self,
-        mailbox: &'a Mailbox,
+    fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (index, size) = (self.index, self.room.size);
+        (0..size).filter(move |&other| other != index)
+    }
+
+    /// Lays an array out. The pointer must stay good until the `Posts` guard is dropped.
+    fn post(&self, to: usize, address: *mut u8, len: usize) {
+        let mailbox = self.room.mailbox(self.index, to);
+        mailbox.address.store(address, Ordering::Relaxed);
+        mailbox.len.store(len, Ordering::Relaxed);
+        mailbox.state.store(POSTED, Ordering::Release);
+        self.room.ring(to);
+    }
+
+    /// Takes what `from` has laid out for this member, if it has.
+    fn try_take(&self, from: usize) -> Option<Taken<'_>> {
+        let mailbox = self.room.mailbox(from, self.index);
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let state = &mailbox.state;
+        state
+            .compare_exchange(POSTED, IN_USE, success, failure)
+            .ok()?;
+        Some(Taken {
+            transport: self,
+            from,
+            address: mailbox.address.load(Ordering::Relaxed),
+            len: mailbox.len.load(Ordering::Relaxed),
+        })
+    }
+
+    fn is_posted(&self, from: usize) -> bool {
+        let mailbox = self.room.mailbox(from, self.index);
+        mailbox.state.load(Ordering::Acquire) == POSTED
+    }
+
+    fn is_emptied(&self, to: usize) -> bool {
+        let mailbox = self.room.mailbox(self.index, to);
+        mailbox.state.load(Ordering::Acquire) == EMPTY
+    }
+
+    /// Waits until `ready`; `peer` is the member that makes it so.
+    fn wait(
+        &self,
         peer: usize,
         patience: Patience<'_>,
-        ready: impl Fn(&Option<Posted>) -> bool,
-    ) -> Result<MutexGuard<'a, Option<Posted>>, Fault> {
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Fault> {
         for _ in 0..self.spins {
-            if let Ok(posted) = mailbox.posted.try_lock()
-                && ready(&posted)
-            {
-                return Ok(posted);
+            if ready() {
+                return Ok(());
             }
             std::hint::spin_loop();
         }
-        let mut posted = lock(&mailbox.posted);
+        for _ in 0..YIELDS {
+            if ready() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        let bell = &self.room.bells[self.index];
         loop {
-            if ready(&posted) {
-                return Ok(posted);
+            let before = bell.count.load(Ordering::Acquire);
+            bell.sleeping.store(true, Ordering::Relaxed);
+            // Orders the note that this member sleeps before its last look.
+            fence(Ordering::SeqCst);
+            let outcome = self.sleep(peer, patience, before, &ready);
+            bell.sleeping.store(false, Ordering::Relaxed);
+            match outcome? {
+                true => return Ok(()),
+                false => {}
             }
-            if let Some(fault) = self.room.fault(peer) {
-                return Err(fault);
-            }
-            if patience.cancelled.load(Ordering::Acquire) {
-                return Err(Fault::Cancelled);
-            }
-            let rest = patience.deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                return Err(Fault::Timeout {
-                    waiting_for: vec![peer],
-                });
-            }
-            posted = mailbox
-                .changed
-                .wait_timeout(posted, rest.min(SLICE))
-                .expect("invariant: no panic under this lock")
-                .0;
         }
     }
 
-    /// Waits for what `from` has posted and hands it to `take`.
-    fn receive<R>(
+    fn sleep(
         &self,
-        from: usize,
+        peer: usize,
         patience: Patience<'_>,
-        take: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R, Fault> {
-        let mailbox = self.room.mailbox(from, self.index);
-        let mut posted = self.wait(mailbox, from, patience, Option::is_some)?;
-        let Posted { address, len } = posted.take().expect("invariant: waited for it");
-        // SAFETY: the sender posted a live slice and stays in `exchange` until the mailbox is empty
-        // or it has emptied the mailbox itself, for which it needs the lock that is held here.
-        let bytes = unsafe { std::slice::from_raw_parts(address, len) };
-        let result = take(bytes);
-        drop(posted);
-        mailbox.changed.notify_all();
-        Ok(result)
+        before: u32,
+        ready: &impl Fn() -> bool,
+    ) -> Result<bool, Fault> {
+        if ready() {
+            return Ok(true);
+        }
+        if let Some(fault) = self.room.fault(peer) {
+            // It may have laid something out just before it went.
+            return if ready() { Ok(true) } else { Err(fault) };
+        }
+        if patience.cancelled.load(Ordering::Acquire) {
+            return Err(Fault::Cancelled);
+        }
+        let rest = patience.deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(Fault::Timeout {
+                waiting_for: vec![peer],
+            });
+        }
+        let rest = rest.min(SLICE);
+        let rest = futex::Timespec {
+            tv_sec: rest.as_secs() as i64,
+            tv_nsec: rest.subsec_nanos().into(),
+        };
+        let bell = &self.room.bells[self.index].count;
+        // A bell that rang before, an interruption and the end of time are all reasons to look.
+        let _ = futex::wait(bell, futex::Flags::PRIVATE, before, Some(&rest));
+        Ok(false)
     }
 
-    /// Members whose mail did not come or was not taken, after a first timeout.
-    fn others_waited_for(
+    /// After a timeout: all members whose array did not come or was not taken.
+    fn all_waited_for(
         &self,
         first: Fault,
         incoming: impl Iterator<Item = usize>,
@@ -186,48 +307,40 @@ impl InProcessTransport {
         let Fault::Timeout { mut waiting_for } = first else {
             return first;
         };
-        waiting_for.extend(
-            incoming.filter(|&from| lock(&self.room.mailbox(from, self.index).posted).is_none()),
-        );
-        waiting_for.extend(
-            outgoing.filter(|&to| lock(&self.room.mailbox(self.index, to).posted).is_some()),
-        );
+        waiting_for.extend(incoming.filter(|&from| !self.is_posted(from)));
+        waiting_for.extend(outgoing.filter(|&to| !self.is_emptied(to)));
         waiting_for.sort_unstable();
         waiting_for.dedup();
         Fault::Timeout { waiting_for }
     }
-}
 
-/// Mail that this member has laid out; taken back on drop, so that no address outlives its slice.
-struct Post<'a> {
-    transport: &'a InProcessTransport,
-    to: usize,
-}
-
-impl<'a> Post<'a> {
-    fn new(transport: &'a InProcessTransport, to: usize, bytes: &[u8]) -> Self {
-        let mailbox = transport.room.mailbox(transport.index, to);
-        let posted = Posted {
-            address: bytes.as_ptr(),
-            len: bytes.len(),
-        };
-        *lock(&mailbox.posted) = Some(posted);
-        mailbox.changed.notify_all();
-        Self { transport, to }
+    /// Waits until everybody has laid out an array for this member.
+    fn await_all(&self, patience: Patience<'_>) -> Result<(), Fault> {
+        for from in self.others() {
+            self.wait(from, patience, || self.is_posted(from))
+                .map_err(|fault| self.all_waited_for(fault, self.others(), std::iter::empty()))?;
+        }
+        Ok(())
     }
 
-    fn wait(&self, patience: Patience<'_>) -> Result<(), Fault> {
-        let mailbox = self.transport.room.mailbox(self.transport.index, self.to);
-        self.transport
-            .wait(mailbox, self.to, patience, Option::is_none)
-            .map(drop)
+    /// Waits until the given members have emptied what was laid out for them.
+    fn await_emptied(
+        &self,
+        to: impl Iterator<Item = usize> + Clone,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        for peer in to.clone() {
+            self.wait(peer, patience, || self.is_emptied(peer))
+                .map_err(|fault| self.all_waited_for(fault, std::iter::empty(), to.clone()))?;
+        }
+        Ok(())
     }
 }
 
-impl Drop for Post<'_> {
-    fn drop(&mut self) {
-        let mailbox = self.transport.room.mailbox(self.transport.index, self.to);
-        *lock(&mailbox.posted) = None;
+fn unexpected(from: usize, got: usize, expected: usize) -> Fault {
+    Fault::Garbled {
+        index: from,
+        detail: format!("{got} bytes instead of {expected}"),
     }
 }
 
@@ -238,87 +351,138 @@ impl Transport for InProcessTransport {
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
-        let posts: Vec<Post<'_>> = outgoing
+        let this = &*self;
+        let posts = Posts { transport: this };
+        let sent = outgoing
             .iter()
-            .filter(|outgoing| !outgoing.bytes.is_empty())
-            .map(|outgoing| Post::new(self, outgoing.to, outgoing.bytes))
-            .collect();
-        let mut outcome = Ok(());
-        let mut arrived = 0;
-        for incoming in incoming.iter_mut() {
-            if !incoming.bytes.is_empty() {
-                let (from, target) = (incoming.from, &mut *incoming.bytes);
-                let received = self.receive(from, patience, |bytes| {
-                    if bytes.len() != target.len() {
-                        let detail = format!("{} bytes instead of {}", bytes.len(), target.len());
-                        return Err(Fault::Garbled {
-                            index: from,
-                            detail,
-                        });
-                    }
-                    target.copy_from_slice(bytes);
-                    Ok(())
-                });
-                outcome = received.and_then(|copied| copied);
-            }
-            if outcome.is_err() {
-                break;
-            }
-            arrived += 1;
+            .filter(|outgoing| !outgoing.bytes.is_empty());
+        for outgoing in sent.clone() {
+            // Receivers of an exchange only read.
+            let address = outgoing.bytes.as_ptr().cast_mut();
+            this.post(outgoing.to, address, outgoing.bytes.len());
         }
-        if outcome.is_ok() {
-            outcome = posts.iter().try_for_each(|post| post.wait(patience));
+        for i in 0..incoming.len() {
+            let from = incoming[i].from;
+            if incoming[i].bytes.is_empty() {
+                continue;
+            }
+            this.wait(from, patience, || this.is_posted(from))
+                .map_err(|fault| {
+                    let rest = incoming[i..].iter().filter(|i| !i.bytes.is_empty());
+                    this.all_waited_for(fault, rest.map(|i| i.from), sent.clone().map(|o| o.to))
+                })?;
+            let taken = this.try_take(from).expect("invariant: it was posted");
+            let target = &mut *incoming[i].bytes;
+            if taken.len != target.len() {
+                return Err(unexpected(from, taken.len, target.len()));
+            }
+            target.copy_from_slice(taken.bytes());
         }
-        outcome.map_err(|fault| {
-            let missing = incoming[arrived..].iter().filter(|i| !i.bytes.is_empty());
-            let missing: Vec<usize> = missing.map(|i| i.from).collect();
-            self.others_waited_for(fault, missing.into_iter(), posts.iter().map(|p| p.to))
-        })
+        this.await_emptied(sent.map(|outgoing| outgoing.to), patience)?;
+        drop(posts);
+        Ok(())
     }
 
     fn exchange_messages(
         &mut self,
         messages: &[Outgoing<'_>],
+        heard: &mut [Vec<u8>],
         patience: Patience<'_>,
-    ) -> Result<Vec<Vec<u8>>, Fault> {
-        let peers: Vec<usize> = messages.iter().map(|message| message.to).collect();
-        let posts: Vec<Post<'_>> = messages
-            .iter()
-            .map(|message| Post::new(self, message.to, message.bytes))
-            .collect();
-        let mut heard = Vec::with_capacity(peers.len());
-        let mut outcome = Ok(());
-        for &peer in &peers {
-            match self.receive(peer, patience, |bytes| {
-                (bytes.len() <= MAX_HEADER).then(|| bytes.to_vec())
-            }) {
-                Ok(Some(message)) => heard.push(message),
-                Ok(None) => {
-                    outcome = Err(Fault::Garbled {
-                        index: peer,
-                        detail: "an array instead of a header".into(),
-                    });
-                }
-                Err(fault) => outcome = Err(fault),
-            }
-            if outcome.is_err() {
-                break;
-            }
+    ) -> Result<(), Fault> {
+        let this = &*self;
+        let posts = Posts { transport: this };
+        let peers = messages.iter().map(|message| message.to);
+        for message in messages {
+            let address = message.bytes.as_ptr().cast_mut();
+            this.post(message.to, address, message.bytes.len());
         }
-        if outcome.is_ok() {
-            outcome = posts.iter().try_for_each(|post| post.wait(patience));
-        }
-        match outcome {
-            Ok(()) => Ok(heard),
-            Err(fault) => {
-                let missing = peers[heard.len()..].iter().copied();
-                Err(self.others_waited_for(fault, missing, posts.iter().map(|p| p.to)))
+        for (i, (from, heard)) in peers.clone().zip(heard).enumerate() {
+            this.wait(from, patience, || this.is_posted(from))
+                .map_err(|fault| {
+                    this.all_waited_for(fault, peers.clone().skip(i), peers.clone())
+                })?;
+            let taken = this.try_take(from).expect("invariant: it was posted");
+            if taken.len > MAX_MESSAGE {
+                return Err(unexpected(from, taken.len, MAX_MESSAGE));
             }
+            heard.clear();
+            heard.extend_from_slice(taken.bytes());
         }
+        this.await_emptied(peers, patience)?;
+        drop(posts);
+        Ok(())
     }
 
-    fn frame_bytes(&self) -> u64 {
-        0
+    /// Everybody lays its array out; each member reads its own chunk of all of them and, where all
+    /// want the result, writes it into all of them. Nobody touches another chunk.
+    fn reduce(
+        &mut self,
+        reduction: Reduction,
+        mut arrays: Arrays<'_>,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        let this = &*self;
+        let (index, size) = (this.index, this.room.size);
+        let len = arrays.input().len();
+        let element = reduction.dtype.size();
+        let own = Chunks::new(len / element, size).byte_range(index, element);
+        // All access to this member's array, its own included, goes through this pointer.
+        let (base, share) = match &mut arrays {
+            Arrays::InPlace(data) => (data.as_mut_ptr(), true),
+            Arrays::Apart { input, .. } => (input.as_ptr().cast_mut(), false),
+        };
+        let posts = Posts { transport: this };
+        this.others().for_each(|to| this.post(to, base, len));
+        this.await_all(patience)?;
+        {
+            let mut all: smallvec::SmallVec<[*mut u8; 8]> = smallvec::smallvec![base; size];
+            let mut guards: smallvec::SmallVec<[Taken<'_>; 8]> = smallvec::SmallVec::new();
+            for from in this.others() {
+                let taken = this.try_take(from).expect("invariant: it was posted");
+                if taken.len != len {
+                    return Err(unexpected(from, taken.len, len));
+                }
+                all[from] = taken.address;
+                guards.push(taken);
+            }
+            for start in own.clone().step_by(BLOCK) {
+                let count = BLOCK.min(own.end - start);
+                // SAFETY: the arrays are live while they are in use, `start..start + count` lies
+                // inside them, and only this member touches this chunk of any of them.
+                let part = |peer: usize| unsafe {
+                    std::slice::from_raw_parts(all[peer].add(start).cast_const(), count)
+                };
+                let target = match &mut arrays {
+                    // SAFETY: as above; `part` is not asked for this member's own block.
+                    Arrays::InPlace(_) => unsafe {
+                        std::slice::from_raw_parts_mut(base.add(start), count)
+                    },
+                    Arrays::Apart { output, .. } => {
+                        let at = start - own.start;
+                        let target = &mut output[at..at + count];
+                        target.copy_from_slice(part(index));
+                        target
+                    }
+                };
+                reduce_parts(reduction.dtype, reduction.op, size, index, part, target);
+                if share {
+                    for peer in this.others() {
+                        // SAFETY: as above; different arrays do not overlap.
+                        unsafe {
+                            let there = all[peer].add(start);
+                            std::ptr::copy_nonoverlapping(target.as_ptr(), there, count);
+                        }
+                    }
+                }
+            }
+        }
+        this.await_emptied(this.others(), patience)?;
+        drop(posts);
+        Ok(())
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
     }
 
     fn abort(&mut self, cause: &str) {

@@ -1,23 +1,30 @@
 //! Transports: how bytes get from one member of a group to another.
 
+mod control;
+mod exchange;
 mod fault;
-mod frame;
 mod in_process;
+mod lane;
 mod negotiation;
+mod pipeline;
+mod recycled;
 mod segment;
-mod shared_memory;
-mod stream;
-mod tcp;
+mod streams;
 
 use std::fmt::Debug;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use super::Reduction;
+
 pub(super) use fault::Fault;
 pub(super) use in_process::{InProcessTransport, Room};
 pub(super) use negotiation::negotiate;
-use shared_memory::SharedMemoryTransport;
-pub(super) use tcp::TcpTransport;
+pub use recycled::MemoryPool;
+pub(super) use streams::StreamTransport;
+
+/// Longest message: a header with counts for a few thousand members.
+pub(super) const MAX_MESSAGE: usize = 64 << 10;
 
 /// Bytes for one member.
 #[derive(Debug)]
@@ -41,6 +48,34 @@ pub(super) struct Patience<'a> {
     pub(super) cancelled: &'a AtomicBool,
 }
 
+/// What a reduction works on, cut into one chunk per member.
+#[derive(Debug)]
+pub(super) enum Arrays<'a> {
+    /// Every member's array becomes the reduced one.
+    InPlace(&'a mut [u8]),
+    /// Every member gets the chunk that it owns.
+    Apart {
+        input: &'a [u8],
+        output: &'a mut [u8],
+    },
+}
+
+impl Arrays<'_> {
+    pub(super) fn input(&self) -> &[u8] {
+        match self {
+            Self::InPlace(data) => data,
+            Self::Apart { input, .. } => input,
+        }
+    }
+
+    pub(super) fn output(&mut self) -> &mut [u8] {
+        match self {
+            Self::InPlace(data) => data,
+            Self::Apart { output, .. } => output,
+        }
+    }
+}
+
 /// Moves bytes between the members of one group; one thread uses it at a time.
 ///
 /// After an `Err` it is only good for `abort`.
@@ -55,15 +90,25 @@ pub(super) trait Transport: Debug + Send {
         patience: Patience<'_>,
     ) -> Result<(), Fault>;
 
-    /// Sends a short message to each of some members and returns theirs, in the same order.
+    /// Sends a short message to each of some members and receives theirs, in the same order.
     fn exchange_messages(
         &mut self,
         messages: &[Outgoing<'_>],
+        heard: &mut [Vec<u8>],
         patience: Patience<'_>,
-    ) -> Result<Vec<Vec<u8>>, Fault>;
+    ) -> Result<(), Fault>;
 
-    /// Bytes of frames sent so far, beside payload and messages.
-    fn frame_bytes(&self) -> u64;
+    /// Reduces in rank order while the bytes travel; the same bits and bytes as the direct exchange in
+    /// whole arrays.
+    fn reduce(
+        &mut self,
+        reduction: Reduction,
+        arrays: Arrays<'_>,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault>;
+
+    /// Each member's host, as a number that only says which members share one.
+    fn hosts(&self) -> &[usize];
 
     /// Tells all members why the group ends. Takes a bounded time.
     fn abort(&mut self, cause: &str);

@@ -1,66 +1,80 @@
-//! Members of a group agree whether they share memory.
+//! Members of a group that share a host agree to share memory.
 
+use std::sync::Arc;
+
+use super::lane::Lane;
 use super::segment::{Segment, TOKEN, descriptor};
-use super::{Fault, Outgoing, Patience, SharedMemoryTransport, TcpTransport, Transport};
+use super::streams::Home;
+use super::{Fault, Outgoing, Patience, StreamTransport, Transport};
 
-/// Tries to put a group whose members are connected by TCP on shared memory: all of them, or
-/// none. Members that do not share a host stay on TCP.
+/// Puts the members of each host on shared memory: all of a host, or none. `host` names this
+/// member's host where the system cannot tell.
 pub(in crate::communicator) fn negotiate(
-    mut tcp: TcpTransport,
+    transport: &mut StreamTransport,
     index: usize,
     size: usize,
+    host: Option<u32>,
     patience: Patience<'_>,
-) -> Result<Box<dyn Transport>, Fault> {
-    let others: Vec<usize> = (0..size).filter(|&other| other != index).collect();
-    let host = host_identity();
-    // Index 0 makes the segment before it knows whether the others can reach it.
+) -> Result<(), Fault> {
+    let own = host_identity(host);
+    let hosts = tell_all(transport, index, size, &own, patience)?;
+    let neighbours: Vec<usize> = (0..size).filter(|&other| hosts[other] == own).collect();
+    let place = |other: usize| neighbours.iter().position(|&n| n == other);
+    let position = place(index).expect("invariant: a member is on its own host");
+    // The first member of a host makes the segment before it knows whether the others can reach it.
     let mut made = None;
-    let mut words = format!("{host}\n");
-    if index == 0
-        && let Some((segment, file, token)) = make(size)
+    let mut words = String::new();
+    if position == 0
+        && neighbours.len() > 1
+        && let Some((segment, file, token)) = make(neighbours.len())
     {
-        words += &format!("{} {} {token}", std::process::id(), descriptor(&file));
+        words = format!("{} {} {token}", std::process::id(), descriptor(&file));
         made = Some((segment, file));
     }
-    let heard = tell_all(&mut tcp, &others, &words, patience)?;
-    let same_host = heard.iter().all(|text| text.lines().next() == Some(&host));
+    let offers = tell_all(transport, index, size, &words, patience)?;
     let segment = match made {
         Some((segment, file)) => Some((segment, Some(file))),
-        None if index == 0 => None,
-        None => heard
-            .first()
-            .filter(|_| same_host)
-            .and_then(|text| open(text.lines().nth(1)?, size))
-            .map(|segment| (segment, None)),
+        None if position == 0 => None,
+        None => open(&offers[neighbours[0]], neighbours.len()).map(|segment| (segment, None)),
     };
-    let ready = same_host && segment.is_some();
-    let answers = tell_all(
-        &mut tcp,
-        &others,
-        if ready { "yes" } else { "no" },
-        patience,
-    )?;
+    let answer = if segment.is_some() { "yes" } else { "no" };
+    let answers = tell_all(transport, index, size, answer, patience)?;
     // The file was kept open until everybody had opened it.
-    let segment = segment.map(|(segment, _file)| segment);
-    match segment.filter(|_| ready && answers.iter().all(|answer| answer == "yes")) {
-        None => Ok(Box::new(tcp)),
-        Some(segment) => match SharedMemoryTransport::new(segment, tcp, index, size) {
-            Ok(transport) => Ok(Box::new(transport)),
-            Err(error) => Err(Fault::Lost {
-                indices: others,
-                detail: error.to_string(),
-            }),
-        },
+    let segment = segment.map(|(segment, _file)| Arc::new(segment));
+    for member in 0..size {
+        let first = hosts.iter().position(|host| *host == hosts[member]);
+        transport.hosts[member] = first.expect("invariant: it is in the list itself");
     }
+    let agreed = neighbours.iter().all(|&other| answers[other] == "yes");
+    let Some(segment) = segment.filter(|_| agreed) else {
+        return Ok(());
+    };
+    for &other in neighbours.iter().filter(|&&other| other != index) {
+        let peer = place(other).expect("invariant: a neighbour");
+        transport.lanes.0[other] = Some(Lane::shared(segment.clone(), position, peer));
+    }
+    transport.home = Some(Home {
+        segment,
+        own: position,
+    });
+    Ok(())
 }
 
-/// This boot of this machine. Processes in containers may share it without seeing each other: then
-/// opening the segment fails, and the group stays on TCP.
-fn host_identity() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(
-        |_| format!("unknown {}", std::process::id()),
-        |id| id.trim().into(),
-    )
+/// This boot of this machine, and the part of it that this process sees: processes in containers or
+/// network namespaces of their own are on hosts of their own.
+fn host_identity(host: Option<u32>) -> String {
+    if let Some(number) = host {
+        return format!("host {number}");
+    }
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = |name: &str| {
+        let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
+        link.display().to_string()
+    };
+    match boot {
+        Ok(id) => format!("{} {} {}", id.trim(), space("net"), space("pid")),
+        Err(_) => format!("unknown {}", std::process::id()),
+    }
 }
 
 fn make(size: usize) -> Option<(Segment, std::os::fd::OwnedFd, String)> {
@@ -82,17 +96,22 @@ fn open(words: &str, size: usize) -> Option<Segment> {
     Segment::open(process, descriptor, size, &token).ok()
 }
 
+/// Everybody's words, by member.
 fn tell_all(
-    tcp: &mut TcpTransport,
-    others: &[usize],
+    transport: &mut StreamTransport,
+    index: usize,
+    size: usize,
     text: &str,
     patience: Patience<'_>,
 ) -> Result<Vec<String>, Fault> {
     let bytes = text.as_bytes();
+    let others: Vec<usize> = (0..size).filter(|&other| other != index).collect();
     let messages: Vec<Outgoing<'_>> = others.iter().map(|&to| Outgoing { to, bytes }).collect();
-    let heard = tcp.exchange_messages(&messages, patience)?;
-    Ok(heard
-        .iter()
-        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        .collect())
+    let mut heard = vec![Vec::new(); others.len()];
+    transport.exchange_messages(&messages, &mut heard, patience)?;
+    let mut all = vec![text.to_string(); size];
+    for (other, bytes) in others.into_iter().zip(heard) {
+        all[other] = String::from_utf8_lossy(&bytes).into_owned();
+    }
+    Ok(all)
 }

@@ -20,8 +20,16 @@ use rustix::thread::futex;
 
 pub(super) const TOKEN: usize = 16;
 
+/// Where parcels in a ring may start.
+const ALIGN: u64 = 64;
+
 /// Distance of words that different members write: two cache lines, as they are fetched in pairs.
 const LINE: usize = 128;
+
+/// How a member sleeps: not at all, on its bell, or on its connections.
+pub(super) const AWAKE: u32 = 0;
+pub(super) const ON_BELL: u32 = 1;
+pub(super) const ON_CONNECTIONS: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -133,40 +141,52 @@ impl Segment {
         self.word(LINE + member * LINE + 4)
     }
 
-    /// Wakes a member that sleeps, after something was written for it.
-    pub(super) fn ring_bell(&self, member: usize) {
-        // Orders what was written before this look; pairs with the fence in `sleep`.
+    /// Wakes a member that sleeps here, after something was written or taken for it. `true`: it
+    /// sleeps on its connections, and only the caller can wake it.
+    pub(super) fn ring_bell(&self, member: usize) -> bool {
+        // Orders what was written before this look; pairs with the fence in `announce`.
         fence(Ordering::SeqCst);
-        if self.sleeping(member).load(Ordering::Relaxed) != 0 {
-            self.bell(member).fetch_add(1, Ordering::Release);
-            // Nobody there to be woken is no error.
-            let _ = futex::wake(self.bell(member), futex::Flags::empty(), 1);
+        match self.sleeping(member).load(Ordering::Relaxed) {
+            AWAKE => false,
+            ON_BELL => {
+                self.bell(member).fetch_add(1, Ordering::Release);
+                // Nobody there to be woken is no error.
+                let _ = futex::wake(self.bell(member), futex::Flags::empty(), 1);
+                false
+            }
+            // One wake-up is enough.
+            _ => self.sleeping(member).swap(AWAKE, Ordering::Relaxed) != AWAKE,
         }
     }
 
-    /// Sleeps until the bell rings, or for `longest`, unless `ready` finds something to do.
-    pub(super) fn sleep(
-        &self,
-        member: usize,
-        longest: std::time::Duration,
-        ready: impl FnOnce() -> bool,
-    ) {
-        let before = self.bell(member).load(Ordering::Acquire);
-        self.sleeping(member).store(1, Ordering::Relaxed);
-        // Orders the note that this member sleeps before its last look.
+    /// Says that a member is about to sleep, on its bell or on its connections. It then looks once
+    /// more whether there is something to do, and takes the word back when it is awake.
+    pub(super) fn announce(&self, member: usize, how: u32) {
+        self.sleeping(member).store(how, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if !ready() {
-            let longest = futex::Timespec {
-                tv_sec: longest.as_secs() as i64,
-                tv_nsec: longest.subsec_nanos().into(),
-            };
-            let bell = self.bell(member);
-            // A bell that rang before, an interruption and the end of time are all reasons to look.
-            let _ = futex::wait(bell, futex::Flags::empty(), before, Some(&longest));
-        }
-        self.sleeping(member).store(0, Ordering::Relaxed);
     }
 
+    /// The state of a member's bell; taken before `announce`.
+    pub(super) fn bell_count(&self, member: usize) -> u32 {
+        self.bell(member).load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the bell rings, or for `longest`, or not at all if it rang since `before`.
+    pub(super) fn sleep(&self, member: usize, before: u32, longest: std::time::Duration) {
+        let longest = futex::Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: longest.subsec_nanos().into(),
+        };
+        // A bell that rang before, an interruption and the end of time are all reasons to look.
+        let _ = futex::wait(
+            self.bell(member),
+            futex::Flags::empty(),
+            before,
+            Some(&longest),
+        );
+    }
+
+    /// The layout of one direction between two members.
     pub(super) fn ring(&self, from: usize, to: usize) -> Ring<'_> {
         let rings = LINE + self.size * LINE;
         let start = rings + (from * self.size + to) * (2 * LINE + self.capacity);
@@ -187,7 +207,9 @@ impl Drop for Segment {
     }
 }
 
-/// One direction between two members.
+/// One direction between two members: a byte stream. Parcels start at multiples of [`ALIGN`], so that
+/// no element of an array lies across the end of the ring; both sides skip to the next multiple by
+/// themselves, so either counter may for a moment be ahead of the other by less than that.
 pub(super) struct Ring<'a> {
     written: &'a AtomicU64,
     taken: &'a AtomicU64,
@@ -195,27 +217,26 @@ pub(super) struct Ring<'a> {
     capacity: usize,
 }
 
-impl Ring<'_> {
+impl<'a> Ring<'a> {
     /// Bytes that wait to be taken. Bounded, whatever another process has written there.
-    fn filled(&self) -> (u64, u64, usize) {
+    fn filled(&self) -> usize {
         let written = self.written.load(Ordering::Acquire);
         let taken = self.taken.load(Ordering::Acquire);
-        let filled = written.wrapping_sub(taken).min(self.capacity as u64) as usize;
-        (written, taken, filled)
+        written.saturating_sub(taken).min(self.capacity as u64) as usize
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.filled().2 == 0
+        self.filled() == 0
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.filled().2 == self.capacity
+        self.filled() == self.capacity
     }
 
     /// Writes what fits and returns how much that was. Only the sending member calls this.
     pub(super) fn write(&self, bytes: &[u8]) -> usize {
-        let (written, _, filled) = self.filled();
-        let count = bytes.len().min(self.capacity - filled);
+        let written = self.written.load(Ordering::Relaxed);
+        let count = bytes.len().min(self.capacity - self.filled());
         let start = (written % self.capacity as u64) as usize;
         let first = count.min(self.capacity - start);
         // SAFETY: both pieces lie inside the ring's bytes, and the receiver does not read them
@@ -229,23 +250,41 @@ impl Ring<'_> {
         count
     }
 
-    /// Takes what is there, up to `bytes`, and returns how much that was. Only the receiving member
-    /// calls this.
-    pub(super) fn take(&self, bytes: &mut [u8]) -> usize {
-        let (_, taken, filled) = self.filled();
-        let count = bytes.len().min(filled);
+    /// The bytes that lie there in one piece. Only the receiving member calls this.
+    pub(super) fn peek(&self) -> &'a [u8] {
+        let taken = self.taken.load(Ordering::Relaxed);
         let start = (taken % self.capacity as u64) as usize;
-        let first = count.min(self.capacity - start);
-        // SAFETY: both pieces lie inside the ring's bytes, and the sender does not write them
-        // before `taken` says so.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.data.add(start), bytes.as_mut_ptr(), first);
-            let rest = bytes[first..].as_mut_ptr();
-            std::ptr::copy_nonoverlapping(self.data, rest, count - first);
-        }
+        let count = self.filled().min(self.capacity - start);
+        // SAFETY: the piece lies inside the ring's bytes, which are initialised (the file began as
+        // zeros), and the sender does not write it before `taken` says so, which it does after
+        // the receiver has done with the piece.
+        unsafe { std::slice::from_raw_parts(self.data.add(start), count) }
+    }
+
+    /// Gives the first `count` of the peeked bytes back to the sender.
+    pub(super) fn consume(&self, count: usize) {
+        let taken = self.taken.load(Ordering::Relaxed);
         self.taken
             .store(taken.wrapping_add(count as u64), Ordering::Release);
-        count
+    }
+
+    /// Begins a parcel on the sending side.
+    pub(super) fn align_written(&self) {
+        align(self.written);
+    }
+
+    /// Begins a parcel on the receiving side.
+    pub(super) fn align_taken(&self) {
+        align(self.taken);
+    }
+}
+
+/// Skips to the next multiple of [`ALIGN`]. Only one member writes the counter.
+fn align(counter: &AtomicU64) {
+    let count = counter.load(Ordering::Relaxed);
+    let aligned = count.next_multiple_of(ALIGN);
+    if aligned != count {
+        counter.store(aligned, Ordering::Release);
     }
 }
 

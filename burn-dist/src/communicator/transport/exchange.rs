@@ -1,0 +1,203 @@
+//! [`Exchange`]: arrays and messages to and from members at the same time, block by block.
+
+use smallvec::SmallVec;
+
+use super::lane::Lane;
+use super::streams::{Job, Lanes, Wants};
+use super::{Fault, Incoming, MAX_MESSAGE, Outgoing};
+
+/// Bytes moved at a time in one direction: sender and receiver work on neighbouring blocks, and a
+/// block stays in the cache between them.
+const BLOCK: usize = 64 << 10;
+
+/// A message's length goes before it.
+const HEAD: usize = 4;
+
+/// Up to this many members nothing is allocated.
+const FEW: usize = 8;
+
+struct Send<'a> {
+    to: usize,
+    head: Option<[u8; HEAD]>,
+    body: &'a [u8],
+    done: usize,
+}
+
+struct Receive<'a> {
+    from: usize,
+    /// For a message: its length, and how much of that has come.
+    head: Option<([u8; HEAD], usize)>,
+    body: Body<'a>,
+    done: usize,
+}
+
+enum Body<'a> {
+    Array(&'a mut [u8]),
+    Message(&'a mut Vec<u8>),
+}
+
+pub(super) struct Exchange<'a> {
+    sends: SmallVec<[Send<'a>; FEW]>,
+    receives: SmallVec<[Receive<'a>; FEW]>,
+    begun: bool,
+}
+
+impl<'a> Exchange<'a> {
+    /// Arrays of sizes that both sides know.
+    pub(super) fn of_arrays(
+        outgoing: &'a [Outgoing<'_>],
+        incoming: &'a mut [Incoming<'_>],
+    ) -> Self {
+        let sends = outgoing
+            .iter()
+            .filter(|outgoing| !outgoing.bytes.is_empty());
+        let receives = incoming.iter_mut().filter(|i| !i.bytes.is_empty());
+        Self {
+            sends: sends
+                .map(|outgoing| Send {
+                    to: outgoing.to,
+                    head: None,
+                    body: outgoing.bytes,
+                    done: 0,
+                })
+                .collect(),
+            receives: receives
+                .map(|incoming| Receive {
+                    from: incoming.from,
+                    head: None,
+                    body: Body::Array(incoming.bytes),
+                    done: 0,
+                })
+                .collect(),
+            begun: false,
+        }
+    }
+
+    /// A message to each of some members, and one from each of them.
+    pub(super) fn of_messages(messages: &'a [Outgoing<'_>], heard: &'a mut [Vec<u8>]) -> Self {
+        Self {
+            sends: messages
+                .iter()
+                .map(|message| Send {
+                    to: message.to,
+                    head: Some((message.bytes.len() as u32).to_le_bytes()),
+                    body: message.bytes,
+                    done: 0,
+                })
+                .collect(),
+            receives: messages
+                .iter()
+                .zip(heard)
+                .map(|(message, heard)| Receive {
+                    from: message.to,
+                    head: Some(([0; HEAD], 0)),
+                    body: Body::Message(heard),
+                    done: 0,
+                })
+                .collect(),
+            begun: false,
+        }
+    }
+}
+
+impl Send<'_> {
+    fn head_len(&self) -> usize {
+        self.head.map_or(0, |head| head.len())
+    }
+
+    fn is_done(&self) -> bool {
+        self.done == self.head_len() + self.body.len()
+    }
+
+    fn advance(&mut self, lane: &mut Lane) -> bool {
+        let before = self.done;
+        if let Some(head) = self.head
+            && self.done < HEAD
+        {
+            self.done += lane.write(&head[self.done..]);
+            if self.done < HEAD {
+                return self.done > before;
+            }
+        }
+        let start = self.done - self.head_len();
+        let end = self.body.len().min(start + BLOCK);
+        if start < end {
+            self.done += lane.write(&self.body[start..end]);
+        }
+        self.done > before
+    }
+}
+
+impl Receive<'_> {
+    fn is_done(&self) -> bool {
+        let head = self.head.is_none_or(|(_, done)| done == HEAD);
+        let len = match &self.body {
+            Body::Array(bytes) => bytes.len(),
+            Body::Message(bytes) => bytes.len(),
+        };
+        head && self.done == len
+    }
+
+    fn advance(&mut self, lane: &mut Lane) -> Result<bool, Fault> {
+        let mut moved = false;
+        if let Some((head, done)) = &mut self.head
+            && *done < HEAD
+        {
+            let count = lane.read(&mut head[*done..]);
+            *done += count;
+            if *done < HEAD {
+                return Ok(count > 0);
+            }
+            moved = true;
+            let length = u32::from_le_bytes(*head) as usize;
+            if length > MAX_MESSAGE {
+                return Err(Fault::Garbled {
+                    index: self.from,
+                    detail: format!("a message of {length} bytes"),
+                });
+            }
+            if let Body::Message(bytes) = &mut self.body {
+                bytes.clear();
+                bytes.resize(length, 0);
+            }
+        }
+        let bytes: &mut [u8] = match &mut self.body {
+            Body::Array(bytes) => bytes,
+            Body::Message(bytes) => bytes,
+        };
+        let end = bytes.len().min(self.done + BLOCK);
+        let count = lane.read(&mut bytes[self.done..end]);
+        self.done += count;
+        Ok(moved || count > 0)
+    }
+}
+
+impl Job for Exchange<'_> {
+    fn advance(&mut self, lanes: &mut Lanes) -> Result<bool, Fault> {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.sends.iter().for_each(|s| lanes.of(s.to).begin_write());
+            self.receives
+                .iter()
+                .for_each(|r| lanes.of(r.from).begin_read());
+        }
+        let mut moved = false;
+        for send in self.sends.iter_mut().filter(|s| !s.is_done()) {
+            moved |= send.advance(lanes.of(send.to));
+        }
+        for receive in self.receives.iter_mut().filter(|r| !r.is_done()) {
+            moved |= receive.advance(lanes.of(receive.from))?;
+        }
+        Ok(moved)
+    }
+
+    fn is_done(&self, _: &Lanes) -> bool {
+        self.sends.iter().all(Send::is_done) && self.receives.iter().all(Receive::is_done)
+    }
+
+    fn wants(&self, _: &Lanes, peer: usize) -> Wants {
+        Wants {
+            read: self.receives.iter().any(|r| r.from == peer && !r.is_done()),
+            write: self.sends.iter().any(|s| s.to == peer && !s.is_done()),
+        }
+    }
+}
