@@ -166,7 +166,10 @@ fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<
                 _ => (1, 9),
             };
             let mut times = Vec::new();
-            let mut input = buffer(len, 0.0);
+            // Memory that has been written: untouched zeros would all be one page.
+            let fresh = || HostBuffer::recycled(group.communicator().pool(), DType::F32, vec![len]);
+            let mut input = fresh();
+            input.bytes_mut().fill(0);
             for block in 0..blocks + 2 {
                 group.barrier()?;
                 let mut own = 0.0;
@@ -178,7 +181,10 @@ fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<
                     // output cannot be one.
                     input = match output.num_elements() == len {
                         true => output,
-                        false => buffer(len, 0.0),
+                        false => {
+                            drop(output);
+                            fresh()
+                        }
                     };
                 }
                 let slowest = group.all_reduce_values(vec![own], ReduceOp::Max)?[0];

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::lane::Lane;
 use super::streams::{Job, Lanes, Wants};
-use super::{Fault, Incoming, MAX_MESSAGE, Outgoing};
+use super::{Fault, MAX_MESSAGE, Outgoing};
 
 /// Bytes moved at a time in one direction: sender and receiver work on neighbouring blocks, and a
 /// block stays in the cache between them.
@@ -43,17 +43,13 @@ pub(super) struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    /// Arrays of sizes that both sides know.
-    pub(super) fn of_arrays(
-        outgoing: &'a [Outgoing<'_>],
-        incoming: &'a mut [Incoming<'_>],
+    /// Arrays of sizes that both sides know, none of them empty.
+    pub(super) fn of_arrays<'b: 'a>(
+        outgoing: impl Iterator<Item = &'a Outgoing<'b>>,
+        incoming: impl Iterator<Item = (usize, &'a mut [u8])>,
     ) -> Self {
-        let sends = outgoing
-            .iter()
-            .filter(|outgoing| !outgoing.bytes.is_empty());
-        let receives = incoming.iter_mut().filter(|i| !i.bytes.is_empty());
         Self {
-            sends: sends
+            sends: outgoing
                 .map(|outgoing| Send {
                     to: outgoing.to,
                     head: None,
@@ -61,11 +57,11 @@ impl<'a> Exchange<'a> {
                     done: 0,
                 })
                 .collect(),
-            receives: receives
-                .map(|incoming| Receive {
-                    from: incoming.from,
+            receives: incoming
+                .map(|(from, bytes)| Receive {
+                    from,
                     head: None,
-                    body: Body::Array(incoming.bytes),
+                    body: Body::Array(bytes),
                     done: 0,
                 })
                 .collect(),

@@ -1,11 +1,13 @@
 //! Transports: how bytes get from one member of a group to another.
 
 mod control;
+mod direct_read;
 mod exchange;
 mod fault;
 mod in_process;
 mod lane;
 mod negotiation;
+mod neighbour;
 mod pipeline;
 mod recycled;
 mod segment;

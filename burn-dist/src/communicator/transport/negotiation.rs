@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::lane::Lane;
+use super::neighbour::Neighbour;
 use super::segment::{Segment, TOKEN, descriptor};
 use super::streams::Home;
 use super::{Fault, Outgoing, Patience, StreamTransport, Transport};
@@ -46,18 +47,49 @@ pub(in crate::communicator) fn negotiate(
         transport.hosts[member] = first.expect("invariant: it is in the list itself");
     }
     let agreed = neighbours.iter().all(|&other| answers[other] == "yes");
-    let Some(segment) = segment.filter(|_| agreed) else {
+    let reached = reach_all(transport, index, &neighbours, patience)?;
+    let segment = segment.filter(|_| agreed && neighbours.len() > 1);
+    let Some(segment) = segment else {
         return Ok(());
     };
     for &other in neighbours.iter().filter(|&&other| other != index) {
         let peer = place(other).expect("invariant: a neighbour");
         transport.lanes.0[other] = Some(Lane::shared(segment.clone(), position, peer));
     }
+    transport.neighbours = reached;
     transport.home = Some(Home {
         segment,
         own: position,
     });
     Ok(())
+}
+
+/// The system may or may not let neighbours read each other's memory: all of a host, or none.
+fn reach_all(
+    transport: &mut StreamTransport,
+    index: usize,
+    neighbours: &[usize],
+    patience: Patience<'_>,
+) -> Result<Vec<Option<Neighbour>>, Fault> {
+    let size = transport.hosts.len();
+    let probe: Box<[u8; TOKEN]> = Box::new(random_token().unwrap_or_default());
+    let (process, address) = (std::process::id(), probe.as_ptr() as u64);
+    let word = format!("{process} {address} {}", hexadecimal(&probe));
+    let words = tell_all(transport, index, size, &word, patience)?;
+    let mut reached = vec![None; size];
+    for &other in neighbours.iter().filter(|&&other| other != index) {
+        reached[other] = reach(&words[other]);
+    }
+    let all = neighbours
+        .iter()
+        .all(|&other| other == index || reached[other].is_some());
+    let answer = if all { "yes" } else { "no" };
+    let answers = tell_all(transport, index, size, answer, patience)?;
+    let agreed = neighbours.iter().all(|&other| answers[other] == "yes");
+    Ok(match agreed {
+        true => reached,
+        false => vec![None; size],
+    })
 }
 
 /// This boot of this machine, and the part of it that this process sees: processes in containers or
@@ -77,23 +109,43 @@ fn host_identity(host: Option<u32>) -> String {
     }
 }
 
-fn make(size: usize) -> Option<(Segment, std::os::fd::OwnedFd, String)> {
+fn random_token() -> Option<[u8; TOKEN]> {
     let mut token = [0; TOKEN];
     getrandom::fill(&mut token).ok()?;
-    let (segment, file) = Segment::create(size, &token).ok()?;
-    let text = token.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some((segment, file, text))
+    Some(token)
 }
 
-fn open(words: &str, size: usize) -> Option<Segment> {
-    let mut words = words.split(' ');
-    let (process, descriptor) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let text = words.next()?;
+fn hexadecimal(token: &[u8; TOKEN]) -> String {
+    token.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_token(text: &str) -> Option<[u8; TOKEN]> {
     let mut token = [0; TOKEN];
     for (i, byte) in token.iter_mut().enumerate() {
         *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
     }
+    Some(token)
+}
+
+fn make(size: usize) -> Option<(Segment, std::os::fd::OwnedFd, String)> {
+    let token = random_token()?;
+    let (segment, file) = Segment::create(size, &token).ok()?;
+    Some((segment, file, hexadecimal(&token)))
+}
+
+/// `PROCESS DESCRIPTOR TOKEN`, or nothing.
+fn open(words: &str, size: usize) -> Option<Segment> {
+    let mut words = words.split(' ');
+    let (process, descriptor) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let token = parse_token(words.next()?)?;
     Segment::open(process, descriptor, size, &token).ok()
+}
+
+/// `PROCESS ADDRESS TOKEN`: whether the token can be read there.
+fn reach(words: &str) -> Option<Neighbour> {
+    let mut words = words.split(' ');
+    let (process, address) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Neighbour::reach(process, address, &parse_token(words.next()?)?)
 }
 
 /// Everybody's words, by member.

@@ -217,6 +217,7 @@ impl Pipeline<'_> {
             let lane = lanes.of(peer);
             match self.incoming(peer, lane) {
                 Some(parcel) if !parcel.result => {
+                    self.begin_read(peer, lane);
                     lane.fill();
                     let done = self.flows[peer].receive.done;
                     let rest = parcel.end - parcel.start - done;

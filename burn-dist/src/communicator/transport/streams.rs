@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::control::Control;
 use super::exchange::Exchange;
 use super::lane::Lane;
+use super::neighbour::Neighbour;
 use super::pipeline::{Flow, Pipeline};
 use super::segment::{AWAKE, ON_BELL, ON_CONNECTIONS, Segment};
 use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
@@ -89,14 +90,18 @@ pub(super) struct Home {
 
 #[derive(Debug)]
 pub(in crate::communicator) struct StreamTransport {
-    index: usize,
+    pub(super) index: usize,
     pub(super) lanes: Lanes,
     pub(super) control: Control,
     pub(super) home: Option<Home>,
     /// A host's number for each member, counted in member order.
     pub(super) hosts: Vec<usize>,
+    /// Members whose memory can be read; only if all of a host can read each other.
+    pub(super) neighbours: Vec<Option<Neighbour>>,
     spins: u32,
     flows: Vec<Flow>,
+    pub(super) heard: Vec<Vec<u8>>,
+    pub(super) blocks: Vec<u8>,
 }
 
 impl StreamTransport {
@@ -120,7 +125,10 @@ impl StreamTransport {
                 true => SPINS_WITH_A_CORE,
                 false => SPINS_WITHOUT,
             },
+            neighbours: vec![None; size],
             flows: vec![Flow::default(); size],
+            heard: Vec::new(),
+            blocks: Vec::new(),
         })
     }
 
@@ -314,7 +322,16 @@ impl Transport for StreamTransport {
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
-        self.drive(&mut Exchange::of_arrays(outgoing, incoming), patience)
+        self.exchange_by_reading(outgoing, incoming, patience)?;
+        let sent = outgoing
+            .iter()
+            .filter(|o| !o.bytes.is_empty() && !self.reads(o.to, o.bytes.len()));
+        let received = incoming
+            .iter_mut()
+            .filter(|i| !i.bytes.is_empty() && !self.reads(i.from, i.bytes.len()))
+            .map(|incoming| (incoming.from, &mut *incoming.bytes));
+        let mut job = Exchange::of_arrays(sent, received);
+        self.drive(&mut job, patience)
     }
 
     fn exchange_messages(
@@ -332,6 +349,9 @@ impl Transport for StreamTransport {
         arrays: Arrays<'_>,
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
+        if self.reads_all(arrays.input().len()) {
+            return self.reduce_by_reading(reduction, arrays, patience);
+        }
         let mut flows = std::mem::take(&mut self.flows);
         flows.fill(Flow::default());
         let size = flows.len();

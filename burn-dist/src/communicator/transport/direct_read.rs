@@ -1,0 +1,153 @@
+//! Long arrays between neighbours: each member reads the others' memory instead of being sent it.
+//!
+//! Members say where their arrays lie, read, and say that they have read; only then is a call over,
+//! so an array stays where it is while it is read. The same bytes and the same order of sums as in
+//! the pipeline.
+
+use smallvec::SmallVec;
+
+use super::neighbour::LONG;
+use super::streams::StreamTransport;
+use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
+use crate::communicator::Reduction;
+use crate::communicator::chunks::Chunks;
+use crate::communicator::reduce::reduce_parts;
+
+/// Bytes read and added at a time: with a few members they stay in the cache.
+const BLOCK: usize = 64 << 10;
+
+type Few<T> = SmallVec<[T; 8]>;
+
+impl StreamTransport {
+    /// Whether an array of `len` bytes to or from `peer` is read rather than sent. Both sides know.
+    pub(super) fn reads(&self, peer: usize, len: usize) -> bool {
+        len >= LONG && self.neighbours[peer].is_some()
+    }
+
+    /// Whether all members are neighbours and the array is long enough to be cut up and read.
+    pub(super) fn reads_all(&self, len: usize) -> bool {
+        let size = self.neighbours.len();
+        len >= LONG * size && (0..size).all(|p| p == self.index || self.neighbours[p].is_some())
+    }
+
+    /// Tells each of some members a number, and hears theirs.
+    fn tell(
+        &mut self,
+        numbers: &[(usize, u64)],
+        patience: Patience<'_>,
+    ) -> Result<Few<u64>, Fault> {
+        let words: Few<[u8; 8]> = numbers.iter().map(|(_, n)| n.to_le_bytes()).collect();
+        let messages: Few<Outgoing<'_>> = numbers
+            .iter()
+            .zip(&words)
+            .map(|(&(to, _), word)| Outgoing { to, bytes: word })
+            .collect();
+        let mut heard = std::mem::take(&mut self.heard);
+        heard.resize_with(self.neighbours.len(), Vec::new);
+        let outcome = self.exchange_messages(&messages, &mut heard[..messages.len()], patience);
+        let answers: Option<Few<u64>> = heard[..messages.len()]
+            .iter()
+            .map(|word| Some(u64::from_le_bytes(word.as_slice().try_into().ok()?)))
+            .collect();
+        self.heard = heard;
+        outcome?;
+        answers.ok_or_else(|| Fault::Garbled {
+            index: numbers[0].0,
+            detail: "no address".into(),
+        })
+    }
+
+    /// Copies from a neighbour's memory.
+    fn fetch(&self, from: usize, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        let neighbour = self.neighbours[from].expect("invariant: asked before");
+        neighbour.read(address, bytes).map_err(|error| Fault::Lost {
+            indices: vec![from],
+            detail: format!("its memory cannot be read: {error}"),
+        })
+    }
+
+    /// The long arrays of an exchange.
+    pub(super) fn exchange_by_reading(
+        &mut self,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        let mut addresses: Few<(usize, u64)> = outgoing
+            .iter()
+            .filter(|outgoing| self.reads(outgoing.to, outgoing.bytes.len()))
+            .map(|outgoing| (outgoing.to, outgoing.bytes.as_ptr() as u64))
+            .collect();
+        for incoming in incoming.iter() {
+            let known = addresses.iter().any(|(peer, _)| *peer == incoming.from);
+            if self.reads(incoming.from, incoming.bytes.len()) && !known {
+                addresses.push((incoming.from, 0));
+            }
+        }
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let there = self.tell(&addresses, patience)?;
+        for incoming in incoming {
+            if self.reads(incoming.from, incoming.bytes.len()) {
+                let place = addresses.iter().position(|(p, _)| *p == incoming.from);
+                let address = there[place.expect("invariant: listed above")];
+                self.fetch(incoming.from, address, incoming.bytes)?;
+            }
+        }
+        self.tell(&addresses, patience).map(drop)
+    }
+
+    /// A reduction among neighbours only.
+    pub(super) fn reduce_by_reading(
+        &mut self,
+        reduction: Reduction,
+        mut arrays: Arrays<'_>,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        let (index, size) = (self.index, self.neighbours.len());
+        let element = reduction.dtype.size();
+        let chunks = Chunks::new(arrays.input().len() / element, size);
+        let own = chunks.byte_range(index, element);
+        let others = (0..size).filter(|&peer| peer != index);
+        let base = match &mut arrays {
+            Arrays::InPlace(data) => data.as_mut_ptr() as u64,
+            Arrays::Apart { input, .. } => input.as_ptr() as u64,
+        };
+        let addresses: Few<(usize, u64)> = others.clone().map(|peer| (peer, base)).collect();
+        let there = self.tell(&addresses, patience)?;
+        let mut blocks = std::mem::take(&mut self.blocks);
+        blocks.resize(BLOCK * size, 0);
+        for start in own.clone().step_by(BLOCK) {
+            let count = BLOCK.min(own.end - start);
+            for (peer, address) in others.clone().zip(&there) {
+                let block = &mut blocks[peer * BLOCK..peer * BLOCK + count];
+                self.fetch(peer, address + start as u64, block)?;
+            }
+            let target = match &mut arrays {
+                Arrays::InPlace(data) => &mut data[start..start + count],
+                Arrays::Apart { input, output } => {
+                    let at = start - own.start;
+                    let target = &mut output[at..at + count];
+                    target.copy_from_slice(&input[start..start + count]);
+                    target
+                }
+            };
+            let blocks = &blocks;
+            let part = |peer: usize| &blocks[peer * BLOCK..peer * BLOCK + count];
+            reduce_parts(reduction.dtype, reduction.op, size, index, part, target);
+        }
+        self.blocks = blocks;
+        // Everybody has read what it adds, and its own chunk is ready.
+        self.tell(&addresses, patience)?;
+        if let Arrays::InPlace(data) = &mut arrays {
+            for (peer, address) in others.zip(&there) {
+                let chunk = chunks.byte_range(peer, element);
+                let address = address + chunk.start as u64;
+                self.fetch(peer, address, &mut data[chunk])?;
+            }
+            self.tell(&addresses, patience)?;
+        }
+        Ok(())
+    }
+}
