@@ -21,6 +21,8 @@ mod operations;
 mod order;
 #[path = "collectives/point_to_point.rs"]
 mod point_to_point;
+#[path = "collectives/programs.rs"]
+mod programs;
 #[path = "collectives/rounding.rs"]
 mod rounding;
 #[path = "collectives/value.rs"]

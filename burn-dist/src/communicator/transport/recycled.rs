@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Memory for arrays. It keeps what was in use at once at its peak, and no more. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryPool(Arc<Mutex<Shelf>>);
@@ -33,7 +35,7 @@ impl MemoryPool {
     pub fn take(&self, len: usize) -> Bytes {
         let words = len.div_ceil(8);
         let memory = self.lock().take(words);
-        let memory = memory.unwrap_or_else(|| vec![0; words]);
+        let memory = memory.unwrap_or_else(|| fresh(words));
         let controller = Recycled {
             memory,
             pool: self.clone(),
@@ -51,6 +53,28 @@ impl MemoryPool {
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         self.0.lock().expect("invariant: no panic under this lock")
     }
+}
+
+/// New memory; in large pages where the system has them, as there are fewer of those to be mapped
+/// and looked up.
+fn fresh(words: usize) -> Vec<u64> {
+    let mut memory = vec![0; words];
+    let len = 8 * words;
+    if len >= 2 * LARGE_PAGE {
+        let start = memory.as_mut_ptr().cast::<u8>();
+        let skip = start.align_offset(LARGE_PAGE);
+        let whole = (len - skip) / LARGE_PAGE * LARGE_PAGE;
+        // SAFETY: the range lies inside the vector's own memory, and the advice does not change its
+        // content. A system without large pages says no, which harms nobody.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.add(skip).cast(),
+                whole,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+    memory
 }
 
 impl Shelf {
