@@ -6,6 +6,7 @@
 //! | `operations` | every operation, element type and size |
 //! | `order` | asynchronous calls, their order, recording |
 //! | `rounding` | order of additions, agreement of the algorithms |
+//! | `host_first` | sums inside a host first |
 //! | `volume` | bytes sent against the formulas |
 //! | `point_to_point` | send and recv |
 //! | `mismatch` | ranks that call different things |
@@ -13,6 +14,8 @@
 
 #[path = "collectives/faults.rs"]
 mod faults;
+#[path = "collectives/host_first.rs"]
+mod host_first;
 #[path = "collectives/mismatch.rs"]
 mod mismatch;
 #[path = "collectives/operations.rs"]
@@ -39,7 +42,12 @@ use burn_dist::communicator::{
 };
 use tests::{Kind, run_communicators};
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Direct, Algorithm::Ring, Algorithm::Centralized];
+const ALGORITHMS: [Algorithm; 4] = [
+    Algorithm::Direct,
+    Algorithm::Ring,
+    Algorithm::Centralized,
+    Algorithm::HostFirst,
+];
 
 /// Options for ranks that all do the right thing: the timeout only ends a test that is stuck.
 fn options(algorithm: Algorithm) -> CommunicatorOptions {
@@ -52,8 +60,15 @@ fn options(algorithm: Algorithm) -> CommunicatorOptions {
 
 /// Runs `check` on every rank of groups of 1 to 5, for every kind and algorithm.
 fn every(check: impl Fn(Arc<dyn Communicator>, Algorithm) + Send + Sync) {
+    every_of(&ALGORITHMS, check);
+}
+
+fn every_of(
+    algorithms: &[Algorithm],
+    check: impl Fn(Arc<dyn Communicator>, Algorithm) + Send + Sync,
+) {
     for kind in Kind::ALL {
-        for algorithm in ALGORITHMS {
+        for &algorithm in algorithms {
             for n in 1..=5 {
                 println!("{kind:?}, {algorithm:?}, {n} ranks");
                 run_communicators(kind, n, options(algorithm), |c| check(c, algorithm));
@@ -63,9 +78,9 @@ fn every(check: impl Fn(Arc<dyn Communicator>, Algorithm) + Send + Sync) {
 }
 
 fn run(c: &dyn Communicator, operation: Operation, input: HostBuffer) -> Result<HostBuffer> {
-    c.run(Call { operation, input })
+    c.run(Call::new(operation, input))
 }
 
 fn start(c: &dyn Communicator, operation: Operation, input: HostBuffer) -> Work {
-    c.start(Call { operation, input })
+    c.start(Call::new(operation, input))
 }

@@ -12,9 +12,13 @@ use std::process::Command;
 const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("mesh", &["error"]),
-    ("communicator", &["error"]),
+    ("flight", &["error"]),
+    ("communicator", &["error", "flight"]),
     ("group", &["error", "communicator"]),
-    ("world", &["error", "mesh", "communicator", "group"]),
+    (
+        "world",
+        &["error", "mesh", "flight", "communicator", "group"],
+    ),
     ("data", &["error", "communicator", "group"]),
     ("backend", &["error", "communicator", "group"]),
     ("collectives", STRATEGY),

@@ -60,13 +60,15 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// See [`Work::wait`].
+    #[track_caller]
     pub fn run(&self, operation: Operation, input: HostBuffer) -> Result<HostBuffer> {
-        self.communicator.run(Call { operation, input })
+        self.communicator.run(Call::new(operation, input))
     }
 
     /// Starts a call; it progresses while this rank computes.
+    #[track_caller]
     pub fn start(&self, operation: Operation, input: HostBuffer) -> Work {
-        self.communicator.start(Call { operation, input })
+        self.communicator.start(Call::new(operation, input))
     }
 
     /// `Err` if the group failed earlier, also in a backward pass, where an error cannot be returned.
@@ -89,6 +91,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// See [`Work::wait`].
+    #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let nothing = HostBuffer::from_values(Vec::<u8>::new());
         self.run(Operation::Barrier, nothing).map(drop)
@@ -98,6 +101,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// See [`Work::wait`].
+    #[track_caller]
     pub fn all_reduce_values<E>(&self, values: Vec<E>, op: ReduceOp) -> Result<Vec<E>>
     where
         E: Element + bytemuck::Pod,
@@ -110,6 +114,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// See [`Work::wait`].
+    #[track_caller]
     pub fn all_gather_values<E>(&self, values: Vec<E>) -> Result<Vec<Vec<E>>>
     where
         E: Element + bytemuck::Pod,
@@ -129,6 +134,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// See [`Work::wait`].
+    #[track_caller]
     pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
         let lengths = self.all_gather_values(vec![text.len() as u64])?;
         let longest = lengths.iter().map(|l| l[0] as usize).max().unwrap_or(0);

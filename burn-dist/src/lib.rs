@@ -7,6 +7,7 @@ pub mod communicator;
 pub mod data;
 pub mod data_parallel;
 mod error;
+pub mod flight;
 mod group;
 pub mod mesh;
 pub mod world;

@@ -19,6 +19,7 @@ fn environment(rank: usize, world_size: usize, port: u16) -> Environment {
         secret: "words".into(),
         store_is_external: false,
         startup_timeout: Some(Duration::from_secs(10)),
+        flight_folder: None,
         step_timeout: Some(Duration::from_secs(10)),
     }
 }

@@ -76,6 +76,8 @@ pub enum AlgorithmName {
     Direct,
     /// Partial sums around a ring.
     Ring,
+    /// Sums inside each host, then between hosts.
+    HostFirst,
     /// A parameter server.
     Centralized,
 }
@@ -85,6 +87,7 @@ impl From<AlgorithmName> for Algorithm {
         match name {
             AlgorithmName::Direct => Self::Direct,
             AlgorithmName::Ring => Self::Ring,
+            AlgorithmName::HostFirst => Self::HostFirst,
             AlgorithmName::Centralized => Self::Centralized,
         }
     }

@@ -164,13 +164,21 @@ fn a_rank_that_never_comes_is_named_by_all_in_time() {
 
 /// A rank over its connections, of a group of `n`.
 fn process(n: usize, rank: usize, streams: Vec<Option<PeerConnection>>) -> ProcessCommunicator {
+    try_process(n, rank, streams).expect("open sockets")
+}
+
+fn try_process(
+    n: usize,
+    rank: usize,
+    streams: Vec<Option<PeerConnection>>,
+) -> Result<ProcessCommunicator, DistError> {
     let ranks: Vec<usize> = (0..n).collect();
     let members = Members::new("contract", &ranks, rank).expect("a valid group");
     let options = CommunicatorOptions {
         shared_memory: false,
         ..options(Algorithm::Direct)
     };
-    ProcessCommunicator::new(members, streams, options).expect("open sockets")
+    ProcessCommunicator::new(members, streams, options, None)
 }
 
 type Mesh = Vec<std::sync::Mutex<Option<Vec<Option<PeerConnection>>>>>;
@@ -250,10 +258,29 @@ fn a_peer_that_speaks_another_protocol_is_named() {
         raw[connection]
             .write_all(greeting)
             .expect("an open connection");
-        let c = process(2, 0, take(&mesh, 0));
-        let error = agree(&c).expect_err("this is no rank");
-        check_blame(&error, "does not follow the protocol", 1);
-        check_refusal(&c, &error);
+        let error = try_process(2, 0, take(&mesh, 0)).expect_err("this is no rank");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 answers something else"), "{text}");
+    }
+    // The same from a rank that was one until then.
+    for (greeting, connection) in greetings.into_iter().flat_map(|g| [(g, 0), (g, 1)]) {
+        let (mesh, raw) = mesh(2);
+        let seen = std::sync::Barrier::new(2);
+        run_threads(2, |rank| {
+            let c = process(2, rank, take(&mesh, rank));
+            agree(&c).expect("both are there");
+            if rank == 1 {
+                let mut stream = &raw[connection];
+                stream.write_all(greeting).expect("an open connection");
+                // Stays until the other one has seen it.
+                seen.wait();
+                return;
+            }
+            let error = agree(&c).expect_err("this is no rank any more");
+            seen.wait();
+            check_blame(&error, "does not follow the protocol", 1);
+            check_refusal(&c, &error);
+        });
     }
 }
 

@@ -50,7 +50,7 @@ impl Step {
             // Any bits but those of infinities and NaNs, whose sums have more than one form.
             *byte = (i * 31 + rank * 17 + rows) as u8 & 0x3F;
         }
-        Call { operation, input }
+        Call::new(operation, input)
     }
 }
 
@@ -80,7 +80,9 @@ fn outputs(
         let rank = c.members().rank();
         let mut outputs = Vec::new();
         for (number, step) in program(rank).iter().enumerate() {
-            let Call { operation, input } = step.call(n, rank);
+            let Call {
+                operation, input, ..
+            } = step.call(n, rank);
             match run(&*c, operation, input) {
                 Ok(output) => outputs.push(output.bytes().to_vec()),
                 Err(error) => return Err((number, error)),

@@ -55,9 +55,9 @@ pub fn run_communicators<T: Send>(
     run_threads(n, |rank| {
         let members = Members::new("contract", &ranks, rank).expect("a valid group");
         let communicator: Arc<dyn Communicator> = match kind {
-            Kind::InProcess => Arc::new(hub.connect(&members, options)),
+            Kind::InProcess => Arc::new(hub.connect(&members, options, None)),
             Kind::Recorded => {
-                let inner = Arc::new(hub.connect(&members, options));
+                let inner = Arc::new(hub.connect(&members, options, None));
                 Arc::new(RecordingCommunicator::new(inner))
             }
             Kind::Tcp | Kind::SharedMemory | Kind::Mixed => {
@@ -68,7 +68,9 @@ pub fn run_communicators<T: Send>(
                 };
                 let own = streams.lock().expect("not poisoned")[rank].take();
                 let own = own.expect("taken once");
-                Arc::new(ProcessCommunicator::new(members, own, options).expect("open sockets"))
+                Arc::new(
+                    ProcessCommunicator::new(members, own, options, None).expect("open sockets"),
+                )
             }
         };
         f(communicator)

@@ -31,7 +31,7 @@ pub fn run_group<T: Send + 'static>(
     let ranks: Vec<usize> = (0..n).collect();
     run_threads(n, |rank| {
         let members = Members::new("test", &ranks, rank).expect("a valid group");
-        let group = ProcessGroup::new(Arc::new(hub.connect(&members, options)));
+        let group = ProcessGroup::new(Arc::new(hub.connect(&members, options, None)));
         f(group)
     })
 }

@@ -1,5 +1,7 @@
 //! [`Conjugate`]: a collective forward and the collective that its gradient takes backward.
 
+use std::panic::Location;
+
 use super::Step;
 use crate::group::ProcessGroup;
 
@@ -16,16 +18,20 @@ pub struct Conjugate {
     /// `true`: the output is not kept for the backward pass; the forward step runs again when a
     /// consumer asks for it (FSDP's `reshard_after_forward`). `false`: the output is kept.
     pub recompute: bool,
+    /// Where in the program the pair is made, for the flight recorder.
+    pub site: &'static Location<'static>,
 }
 
 impl Conjugate {
     /// A pair whose output is kept for the backward pass.
+    #[track_caller]
     pub fn new(forward: Step, backward: Step, group: &ProcessGroup) -> Self {
         Self {
             forward,
             backward,
             group: group.clone(),
             recompute: false,
+            site: Location::caller(),
         }
     }
 
@@ -42,6 +48,7 @@ impl Conjugate {
             backward: self.forward.clone(),
             group: self.group.clone(),
             recompute: false,
+            site: self.site,
         }
     }
 }

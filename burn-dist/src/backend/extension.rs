@@ -18,7 +18,7 @@ pub trait DistributedBackend: BurnBackend {
     /// Runs the forward step; on `Autodiff` the gradient takes the backward step.
     #[fusion(default)]
     fn dist_apply(tensor: FloatTensor<Self>, conjugate: Conjugate) -> FloatTensor<Self> {
-        staged::run::<Self>(tensor, &conjugate.forward, &conjugate.group)
+        staged::run::<Self>(tensor, &conjugate)
     }
 
     /// As `dist_apply`, placed in the backward order right after the consumers that follow `rung`.
@@ -29,7 +29,7 @@ pub trait DistributedBackend: BurnBackend {
         conjugate: Conjugate,
     ) -> FloatTensor<Self> {
         drop(rung);
-        staged::run::<Self>(tensor, &conjugate.forward, &conjugate.group)
+        staged::run::<Self>(tensor, &conjugate)
     }
 
     /// The tensor as it is; on `Autodiff` its gradient goes to the hook and not to the leaf.

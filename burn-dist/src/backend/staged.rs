@@ -1,5 +1,7 @@
 //! Runs a [`Step`] on any backend through host memory.
 
+use std::panic::Location;
+
 use burn::backend::{
     Backend, Scalar, Slice, TensorMetadata,
     tensor::{Device, FloatTensor},
@@ -7,10 +9,25 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Shape};
 
-use super::Step;
-use crate::communicator::{HostBuffer, Operation, ReduceOp};
+use super::{Conjugate, Step};
+use crate::communicator::{Call, HostBuffer, Operation, ReduceOp};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
+
+/// Where a step runs and on whose behalf.
+struct Place<'a, B: Backend> {
+    group: &'a ProcessGroup,
+    device: &'a Device<B>,
+    site: &'static Location<'static>,
+}
+
+impl<B: Backend> Clone for Place<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Place<'_, B> {}
 
 /// Reads a tensor into host memory, contiguous. On Flex a uniquely held tensor is not copied.
 pub(super) fn read<B: Backend>(tensor: FloatTensor<B>, group: &ProcessGroup) -> Result<HostBuffer> {
@@ -30,15 +47,17 @@ fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> FloatTensor<B> {
     B::float_from_data(buffer.into(), device)
 }
 
-/// Runs `step`. On failure the group is poisoned and the result is NaN throughout, so that it can
+/// Runs the forward step. On failure the group is poisoned and the result is NaN throughout, so that it can
 /// never be taken for good: backward passes cannot return an error.
-pub(super) fn run<B: Backend>(
-    tensor: FloatTensor<B>,
-    step: &Step,
-    group: &ProcessGroup,
-) -> FloatTensor<B> {
+pub(super) fn run<B: Backend>(tensor: FloatTensor<B>, conjugate: &Conjugate) -> FloatTensor<B> {
     let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device());
-    match try_run::<B>(tensor, step, group, &device) {
+    let (step, group) = (&conjugate.forward, &conjugate.group);
+    let place = Place {
+        group,
+        device: &device,
+        site: conjugate.site,
+    };
+    match try_run::<B>(tensor, step, place) {
         Ok(output) => output,
         Err(failure) => {
             let shape = step
@@ -64,40 +83,43 @@ fn nan<B: Backend>(shape: Vec<usize>, dtype: DType, device: &Device<B>) -> Float
 fn try_run<B: Backend>(
     tensor: FloatTensor<B>,
     step: &Step,
-    group: &ProcessGroup,
-    device: &Device<B>,
+    place: Place<'_, B>,
 ) -> Result<FloatTensor<B>> {
+    let group = place.group;
     let shape = tensor.shape().to_vec();
     let output_shape = step.output_shape(&shape, group)?;
     match step {
         Step::Identity => Ok(tensor),
         Step::Slice { dim } => Ok(own_part::<B>(tensor, *dim, &output_shape, group)),
-        Step::AllReduce(op) => call::<B>(tensor, Operation::AllReduce(*op), group, device),
+        Step::AllReduce(op) => call::<B>(tensor, Operation::AllReduce(*op), place),
         Step::ReduceScatter { op, dim } => {
-            along::<B>(tensor, *dim, Operation::ReduceScatter(*op), group, device)
+            along::<B>(tensor, *dim, Operation::ReduceScatter(*op), place)
         }
-        Step::AllGather { dim } => along::<B>(tensor, *dim, Operation::AllGather, group, device),
+        Step::AllGather { dim } => along::<B>(tensor, *dim, Operation::AllGather, place),
         Step::AllToAllUneven { dim, send, receive } => {
             let operation = Operation::AllToAll {
                 send_counts: send.clone(),
                 recv_counts: receive.clone(),
             };
-            along::<B>(tensor, *dim, operation, group, device)
+            along::<B>(tensor, *dim, operation, place)
         }
         Step::AllToAll {
             split_dim,
             concat_dim,
-        } => all_to_all::<B>(tensor, *split_dim, *concat_dim, output_shape, group, device),
-        Step::Broadcast { root } => {
-            call::<B>(tensor, Operation::Broadcast { root: *root }, group, device)
-        }
+        } => all_to_all::<B>(tensor, *split_dim, *concat_dim, output_shape, place),
+        Step::Broadcast { root } => call::<B>(tensor, Operation::Broadcast { root: *root }, place),
         Step::ReduceToRoot { root } => {
-            let sum = call::<B>(tensor, Operation::AllReduce(ReduceOp::Sum), group, device)?;
+            let sum = call::<B>(tensor, Operation::AllReduce(ReduceOp::Sum), place)?;
             if group.index() == *root {
                 return Ok(sum);
             }
             let dtype = sum.dtype().into();
-            Ok(B::float_full(sum.shape(), Scalar::from(0.0), device, dtype))
+            Ok(B::float_full(
+                sum.shape(),
+                Scalar::from(0.0),
+                place.device,
+                dtype,
+            ))
         }
         Step::SendRecv { to, from, receive } => {
             let operation = Operation::SendRecv {
@@ -105,7 +127,7 @@ fn try_run<B: Backend>(
                 from: Some(*from),
                 receive: receive.clone(),
             };
-            call::<B>(tensor, operation, group, device)
+            call::<B>(tensor, operation, place)
         }
     }
 }
@@ -113,11 +135,12 @@ fn try_run<B: Backend>(
 fn call<B: Backend>(
     tensor: FloatTensor<B>,
     operation: Operation,
-    group: &ProcessGroup,
-    device: &Device<B>,
+    place: Place<'_, B>,
 ) -> Result<FloatTensor<B>> {
-    let output = group.run(operation, read::<B>(tensor, group)?)?;
-    Ok(write::<B>(output, device))
+    let input = read::<B>(tensor, place.group)?;
+    let call = Call::new(operation, input).at(place.site);
+    let output = place.group.communicator().run(call)?;
+    Ok(write::<B>(output, place.device))
 }
 
 /// Calls on the first dim; another dim is brought to the front and back.
@@ -125,14 +148,13 @@ fn along<B: Backend>(
     tensor: FloatTensor<B>,
     dim: usize,
     operation: Operation,
-    group: &ProcessGroup,
-    device: &Device<B>,
+    place: Place<'_, B>,
 ) -> Result<FloatTensor<B>> {
     if dim == 0 {
-        return call::<B>(tensor, operation, group, device);
+        return call::<B>(tensor, operation, place);
     }
     let front = B::float_swap_dims(tensor, 0, dim);
-    let output = call::<B>(front, operation, group, device)?;
+    let output = call::<B>(front, operation, place)?;
     Ok(B::float_swap_dims(output, 0, dim))
 }
 
@@ -160,10 +182,9 @@ fn all_to_all<B: Backend>(
     split_dim: usize,
     concat_dim: usize,
     output_shape: Vec<usize>,
-    group: &ProcessGroup,
-    device: &Device<B>,
+    place: Place<'_, B>,
 ) -> Result<FloatTensor<B>> {
-    let n = group.size();
+    let n = place.group.size();
     let shape = tensor.shape().to_vec();
     let num_dims = shape.len();
     let mut cut = shape.clone();
@@ -178,7 +199,7 @@ fn all_to_all<B: Backend>(
         send_counts: vec![1; n],
         recv_counts: vec![1; n],
     };
-    let arrived = call::<B>(parts, operation, group, device)?;
+    let arrived = call::<B>(parts, operation, place)?;
     let mut settle: Vec<usize> = (1..=num_dims).collect();
     settle.insert(concat_dim, 0);
     let joined = B::float_permute(arrived, &settle);

@@ -1,13 +1,16 @@
 //! Starts a program as several ranks, as torchrun does.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use burn_dist::flight::{Diagnosis, FlightLog};
 use burn_dist::{DistError, ProcessLaunch, Result, launch_processes};
 use clap::Parser;
 
-/// Start a program as several ranks on this host, or on several
+/// Start a program as several ranks on this host, or on several; `burnrun diagnose FILE...` reads what
+/// failed ranks have written
 #[derive(Debug, Parser)]
 #[command(name = "burnrun", version)]
 struct Arguments {
@@ -32,6 +35,9 @@ struct Arguments {
     /// Longest wait for other ranks within a call, in seconds
     #[arg(long, value_name = "SECONDS")]
     step_timeout: Option<f64>,
+    /// Where ranks write their last calls when one fails or on SIGUSR1 [default: a new folder]
+    #[arg(long, value_name = "DIR")]
+    flight_dir: Option<PathBuf>,
     /// The program and its arguments, after --
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -47,8 +53,17 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
     }
 }
 
-fn run() -> Result<u8> {
-    let arguments = Arguments::try_parse().map_err(|error| {
+/// Who was behind when a job failed, from the ranks' last calls
+#[derive(Debug, Parser)]
+#[command(name = "burnrun diagnose", version)]
+struct Diagnose {
+    /// Recordings `rank-N.json`, or folders that hold them
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+fn parse<A: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<A> {
+    A::try_parse_from(arguments).map_err(|error| {
         if !error.use_stderr() {
             error.exit();
         }
@@ -61,7 +76,23 @@ fn run() -> Result<u8> {
             first + &more.map(|more| format!(" {more}")).unwrap_or_default(),
             "see burnrun --help",
         )
-    })?;
+    })
+}
+
+fn diagnose() -> Result<u8> {
+    let arguments: Diagnose = parse(std::env::args_os().skip(1))?;
+    print!("{}", Diagnosis::of(&FlightLog::read_all(&arguments.files)?));
+    Ok(0)
+}
+
+fn run() -> Result<u8> {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "diagnose")
+    {
+        return diagnose();
+    }
+    let arguments: Arguments = parse(std::env::args_os())?;
     let mut launch = ProcessLaunch::new(&arguments.program[0])
         .args(&arguments.program[1..])
         .ranks(arguments.nproc_per_node)
@@ -72,6 +103,9 @@ fn run() -> Result<u8> {
     }
     if let Some(timeout) = arguments.step_timeout {
         launch = launch.step_timeout(seconds("--step-timeout", timeout)?);
+    }
+    if let Some(folder) = arguments.flight_dir {
+        launch = launch.flight_folder(folder);
     }
     Ok(launch_processes(&launch)?.code)
 }

@@ -19,6 +19,7 @@ use crate::group::ProcessGroup;
 /// # Errors
 /// A tracked float tensor with another operation has no gradient and is refused before anything is
 /// sent; else what the group met.
+#[track_caller]
 pub fn all_reduce<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     op: ReduceOp,
@@ -41,6 +42,7 @@ pub fn all_reduce<const D: usize, K: Basic>(
 /// # Errors
 /// `d` not a multiple of `n`, or a tracked tensor with another operation: refused before anything
 /// is sent; else what the group met.
+#[track_caller]
 pub fn reduce_scatter<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     op: ReduceOp,
@@ -74,6 +76,7 @@ pub fn reduce_scatter<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn all_gather<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     dim: usize,
@@ -98,6 +101,7 @@ pub fn all_gather<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// `s` not a multiple of `n`: refused before anything is sent; else what the group met.
+#[track_caller]
 pub fn all_to_all<const D: usize>(
     tensor: Tensor<D>,
     split_dim: usize,
@@ -124,6 +128,7 @@ pub fn all_to_all<const D: usize>(
 /// # Errors
 /// Counts that do not add up are refused before anything is sent; counts that do not match the
 /// peers' are a [`DistError::Mismatch`](crate::DistError::Mismatch).
+#[track_caller]
 pub fn all_to_all_uneven<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     dim: usize,
@@ -154,6 +159,7 @@ pub fn all_to_all_uneven<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// A root outside the group is refused before anything is sent; else what the group met.
+#[track_caller]
 pub fn broadcast<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     root: usize,
@@ -170,6 +176,7 @@ pub fn broadcast<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// A tracked tensor is refused before anything is sent; else what the group met.
+#[track_caller]
 pub fn gather<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     root: usize,
@@ -187,6 +194,7 @@ pub fn gather<const D: usize, K: Basic>(
 /// # Errors
 /// No tensor on the root, or a tracked one, is refused before anything is sent; else what the group
 /// met.
+#[track_caller]
 pub fn scatter<const D: usize, K: Basic>(
     tensor: Option<Tensor<D, K>>,
     root: usize,
@@ -212,6 +220,7 @@ pub fn scatter<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// A tracked tensor is refused before anything is sent; else what the group met.
+#[track_caller]
 pub fn send<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     to: usize,
@@ -235,6 +244,7 @@ pub fn send<const D: usize, K: Basic>(
 /// # Errors
 /// Another shape or element type is a [`DistError::Mismatch`](crate::DistError::Mismatch) on both
 /// sides; else what the group met.
+#[track_caller]
 pub fn recv<const D: usize, K: Basic>(
     shape: [usize; D],
     from: usize,
@@ -262,6 +272,7 @@ pub fn recv<const D: usize, K: Basic>(
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn send_recv<const D: usize>(
     tensor: Tensor<D>,
     to: usize,
@@ -322,6 +333,7 @@ fn refuse_tracked<const D: usize, K: Basic>(
 }
 
 /// Calls through host memory on `dim`, for kinds without gradients.
+#[track_caller]
 fn on_host<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     dim: usize,

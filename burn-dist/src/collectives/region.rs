@@ -21,6 +21,7 @@ use crate::communicator::ReduceOp;
 use crate::error::Result;
 use crate::group::ProcessGroup;
 
+#[track_caller]
 fn pair<const D: usize>(
     tensor: Tensor<D>,
     forward: Step,
@@ -45,6 +46,7 @@ fn sum_scatter(dim: usize) -> Step {
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn copy_to_region<const D: usize>(
     tensor: Tensor<D>,
     group: &ProcessGroup,
@@ -57,6 +59,7 @@ pub fn copy_to_region<const D: usize>(
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn reduce_from_region<const D: usize>(
     tensor: Tensor<D>,
     group: &ProcessGroup,
@@ -69,6 +72,7 @@ pub fn reduce_from_region<const D: usize>(
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn gather_from_region<const D: usize>(
     tensor: Tensor<D>,
     dim: usize,
@@ -81,6 +85,7 @@ pub fn gather_from_region<const D: usize>(
 ///
 /// # Errors
 /// `d` not a multiple of `n`; else what the group met.
+#[track_caller]
 pub fn scatter_to_region<const D: usize>(
     tensor: Tensor<D>,
     dim: usize,
@@ -94,6 +99,7 @@ pub fn scatter_to_region<const D: usize>(
 ///
 /// # Errors
 /// What the group met.
+#[track_caller]
 pub fn gather_to_region<const D: usize>(
     tensor: Tensor<D>,
     dim: usize,
@@ -106,6 +112,7 @@ pub fn gather_to_region<const D: usize>(
 ///
 /// # Errors
 /// `d` not a multiple of `n`; else what the group met.
+#[track_caller]
 pub fn reduce_scatter_from_region<const D: usize>(
     tensor: Tensor<D>,
     dim: usize,

@@ -21,6 +21,7 @@ pub struct TensorWork<const D: usize, K: Basic = burn::tensor::Float> {
 }
 
 impl<const D: usize, K: Basic> TensorWork<D, K> {
+    #[track_caller]
     fn start(tensor: Tensor<D, K>, operation: Operation, group: &ProcessGroup) -> Self {
         let (device, dtype) = (tensor.device().inner(), tensor.dtype());
         Self {
@@ -47,6 +48,7 @@ impl<const D: usize, K: Basic> TensorWork<D, K> {
 }
 
 /// Starts an all_reduce: `[..] -> [..]`.
+#[track_caller]
 pub fn start_all_reduce<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     op: ReduceOp,
@@ -56,6 +58,7 @@ pub fn start_all_reduce<const D: usize, K: Basic>(
 }
 
 /// Starts a reduce_scatter along the first dim: `[n*k, ..] -> [k, ..]`.
+#[track_caller]
 pub fn start_reduce_scatter<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     op: ReduceOp,
@@ -65,6 +68,7 @@ pub fn start_reduce_scatter<const D: usize, K: Basic>(
 }
 
 /// Starts an all_gather along the first dim: `[k, ..] -> [n*k, ..]`.
+#[track_caller]
 pub fn start_all_gather<const D: usize, K: Basic>(
     tensor: Tensor<D, K>,
     group: &ProcessGroup,

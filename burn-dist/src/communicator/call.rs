@@ -1,5 +1,7 @@
 //! [`Call`] and [`Operation`]: one collective or point-to-point call as data.
 
+use std::panic::Location;
+
 use super::{HostBuffer, ReduceOp};
 
 /// What a call does. `n` is the number of members; shapes are per rank, split along the first dim.
@@ -82,4 +84,24 @@ pub struct Call {
     pub operation: Operation,
     /// This rank's input; its memory may become the output.
     pub input: HostBuffer,
+    /// Where in the program the call is made, for the flight recorder.
+    pub site: &'static Location<'static>,
+}
+
+impl Call {
+    /// A call from where this stands in the program.
+    #[track_caller]
+    pub fn new(operation: Operation, input: HostBuffer) -> Self {
+        Self {
+            operation,
+            input,
+            site: Location::caller(),
+        }
+    }
+
+    /// The same call, on behalf of another place.
+    pub fn at(mut self, site: &'static Location<'static>) -> Self {
+        self.site = site;
+        self
+    }
 }

@@ -39,12 +39,12 @@ impl Chunks {
 
 /// Elements that member `index` of `n` sends in an all_reduce of `len` elements.
 ///
-/// Direct and ring: `2 len (n-1)/n`, up to the rounding of chunks, and exactly `2 len (n-1)` over
+/// Direct, host first among ranks of one host, and ring: `2 len (n-1)/n`, up to the rounding of chunks, and exactly `2 len (n-1)` over
 /// all members. Centralized: `len`, and `len (n-1)` for the server, index 0.
 pub fn all_reduce_elements_sent(algorithm: Algorithm, len: usize, n: usize, index: usize) -> usize {
     reduce_scatter_elements_sent(algorithm, len, n, index)
         + match algorithm {
-            Algorithm::Direct => (n - 1) * Chunks::new(len, n).size(index),
+            Algorithm::Direct | Algorithm::HostFirst => (n - 1) * Chunks::new(len, n).size(index),
             // All chunks but the next member's: that one arrives last and stays.
             Algorithm::Ring => len - Chunks::new(len, n).size((index + 1) % n),
             Algorithm::Centralized if index == 0 => {
@@ -63,7 +63,7 @@ pub fn reduce_scatter_elements_sent(
 ) -> usize {
     let own = Chunks::new(len, n).size(index);
     match algorithm {
-        Algorithm::Direct | Algorithm::Ring => len - own,
+        Algorithm::Direct | Algorithm::HostFirst | Algorithm::Ring => len - own,
         Algorithm::Centralized if index == 0 => len - own,
         Algorithm::Centralized => len,
     }
@@ -73,7 +73,7 @@ pub fn reduce_scatter_elements_sent(
 pub fn all_gather_elements_sent(algorithm: Algorithm, len: usize, n: usize, index: usize) -> usize {
     let own = len / n;
     match algorithm {
-        Algorithm::Direct | Algorithm::Ring => (n - 1) * own,
+        Algorithm::Direct | Algorithm::HostFirst | Algorithm::Ring => (n - 1) * own,
         Algorithm::Centralized if index == 0 => (n - 1) * len,
         Algorithm::Centralized => own,
     }

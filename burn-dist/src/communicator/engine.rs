@@ -7,13 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::execute::{Core, Failed, validate};
-use super::transport::{Fault, Transport};
+use super::execute::Core;
+use super::failed::{Failed, FaultOrError, explain};
+use super::transport::Transport;
+use super::validate::validate;
 use super::{
-    Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, MemoryPool, Traffic,
-    Work,
+    Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, MemoryPool,
+    Operation, Traffic, Work,
 };
 use crate::error::{DistError, Result};
+use crate::flight::{FlightCall, FlightDetail, FlightRecorder, FlightTicket};
 
 /// A communicator over a transport.
 ///
@@ -37,11 +40,20 @@ struct Shared {
     failure: Mutex<Option<DistError>>,
     cancelled: AtomicBool,
     pool: MemoryPool,
+    /// And what the recorder calls this group.
+    recorder: Option<(FlightRecorder, u64)>,
+}
+
+#[derive(Debug)]
+struct Job {
+    call: Call,
+    completion: Completion,
+    noted: Option<FlightTicket>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<(Call, Completion)>,
+    jobs: VecDeque<Job>,
     /// A call is running.
     busy: bool,
     closed: bool,
@@ -56,7 +68,12 @@ impl Engine {
         members: Members,
         transport: Box<dyn Transport>,
         options: CommunicatorOptions,
+        recorder: Option<FlightRecorder>,
     ) -> Self {
+        let recorder = recorder.map(|recorder| {
+            let group = recorder.enter(members.name(), members.ranks());
+            (recorder, group)
+        });
         let size = members.size();
         let pool = MemoryPool::new();
         let core = Core::new(transport, members.index(), size, pool.clone());
@@ -71,6 +88,7 @@ impl Engine {
                 failure: Mutex::new(None),
                 cancelled: AtomicBool::new(false),
                 pool,
+                recorder,
             }),
             worker: Mutex::new(None),
         }
@@ -78,7 +96,12 @@ impl Engine {
 
     fn enqueue(&self, queue: &mut Queue, call: Call) -> Work {
         let (work, completion) = Work::pending();
-        queue.jobs.push_back((call, completion));
+        let noted = self.shared.note(&call, Instant::now());
+        queue.jobs.push_back(Job {
+            call,
+            completion,
+            noted,
+        });
         let mut worker = lock(&self.worker);
         if worker.is_none() {
             let shared = self.shared.clone();
@@ -89,11 +112,11 @@ impl Engine {
             match spawned {
                 Ok(handle) => *worker = Some(handle),
                 Err(error) => {
-                    let (_, completion) = queue
+                    let job = queue
                         .jobs
                         .pop_back()
                         .expect("invariant: the job was just queued");
-                    completion.complete(Err(DistError::config(
+                    job.completion.complete(Err(DistError::config(
                         format!("no thread for asynchronous calls: {error}"),
                         "raise the limit of threads",
                     )));
@@ -111,14 +134,14 @@ impl Shared {
         let mut queue = lock(&self.queue);
         loop {
             if !queue.busy
-                && let Some((call, completion)) = queue.jobs.pop_front()
+                && let Some(job) = queue.jobs.pop_front()
             {
                 queue.busy = true;
                 drop(queue);
-                let outcome = self.execute(call);
+                let outcome = self.execute(job.call, job.noted, Instant::now());
                 queue = lock(&self.queue);
                 queue.busy = false;
-                completion.complete(outcome);
+                job.completion.complete(outcome);
                 self.changed.notify_all();
                 continue;
             }
@@ -132,8 +155,48 @@ impl Shared {
         }
     }
 
+    fn note(&self, call: &Call, now: Instant) -> Option<FlightTicket> {
+        let (recorder, group) = self.recorder.as_ref()?;
+        Some(recorder.queued(*group, flight_call(call), now))
+    }
+
     /// Runs one call; the queue has given this thread the turn.
-    fn execute(&self, call: Call) -> Result<HostBuffer> {
+    fn execute(&self, call: Call, noted: Option<FlightTicket>, now: Instant) -> Result<HostBuffer> {
+        let mut noted = self.recorder.as_ref().zip(noted);
+        let outcome = self.attempt(call, &mut noted, now);
+        if let Some(((recorder, _), ticket)) = &mut noted {
+            recorder.ended(ticket, outcome.is_ok());
+        }
+        if let Err(error) = &outcome
+            && !matches!(
+                error,
+                DistError::InvalidCall { .. } | DistError::Poisoned { .. }
+            )
+        {
+            self.write_recording(error);
+        }
+        outcome
+    }
+
+    /// Leaves the last calls in a file, for whoever looks for the cause.
+    fn write_recording(&self, error: &DistError) {
+        let Some((recorder, _)) = &self.recorder else {
+            return;
+        };
+        match recorder.write(&error.to_string()) {
+            Ok(Some(path)) => tracing::info!("the last calls are in {}", path.display()),
+            Ok(None) => {}
+            // The call's own error is the one to return.
+            Err(error) => tracing::warn!("the last calls could not be written: {error}"),
+        }
+    }
+
+    fn attempt(
+        &self,
+        call: Call,
+        noted: &mut Option<(&(FlightRecorder, u64), FlightTicket)>,
+        now: Instant,
+    ) -> Result<HostBuffer> {
         let name = call.operation.name();
         let failure = lock(&self.failure).clone();
         if let Some(cause) = failure {
@@ -148,8 +211,11 @@ impl Shared {
         }
         validate(&call, &self.members)?;
         let mut core = lock(&self.core);
+        if let Some(((recorder, _), ticket)) = noted {
+            recorder.began(ticket, core.next_sequence(&call.operation), now);
+        }
         let mut traffic = lock(&self.traffic).clone();
-        let deadline = Instant::now() + self.options.timeout;
+        let deadline = now + self.options.timeout;
         // A panic in here is our own bug; it must not leave peers and later calls waiting.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             core.run(
@@ -173,77 +239,12 @@ impl Shared {
         });
         *lock(&self.traffic) = traffic;
         outcome.map_err(|failed| {
-            let error = self.describe(failed.fault, failed.sequence, &failed.operation);
+            let error = explain(failed, &self.members, self.options.timeout);
             // What this rank itself gave the group up for counts more than what it then met.
             let first = lock(&self.failure).get_or_insert(error).clone();
             core.abort(&first.to_string());
             first
         })
-    }
-
-    fn describe(&self, fault: FaultOrError, sequence: u64, operation: &str) -> DistError {
-        let fault = match fault {
-            FaultOrError::Error(error) => return *error,
-            FaultOrError::Fault(fault) => fault,
-        };
-        let ranks = self.members.ranks();
-        let global = |indices: Vec<usize>| indices.into_iter().map(|i| ranks[i]).collect();
-        let (rank, group) = (self.members.rank(), self.members.name().to_string());
-        let operation = operation.to_string();
-        let lost = |indices: Vec<usize>, detail: String| DistError::PeerLost {
-            rank,
-            group: group.clone(),
-            sequence,
-            operation: operation.clone(),
-            lost: global(indices),
-            detail,
-        };
-        match fault {
-            Fault::Timeout { waiting_for } => DistError::Timeout {
-                rank,
-                group,
-                sequence,
-                operation,
-                waiting_for: global(waiting_for),
-                waited: self.options.timeout,
-            },
-            Fault::Lost { indices, detail } => lost(indices, detail),
-            Fault::Left { index } => lost(
-                vec![index],
-                "it made its last call and left; ranks with unequal numbers of inputs need join, \
-                 padding or dropping"
-                    .into(),
-            ),
-            Fault::Garbled { index, detail } => lost(
-                vec![index],
-                format!("it does not follow the protocol ({detail})"),
-            ),
-            Fault::Cancelled => lost(
-                vec![self.members.index()],
-                "this rank gave the group up".into(),
-            ),
-            Fault::PeerFailed { index, cause } => DistError::PeerFailed {
-                rank,
-                group,
-                sequence,
-                operation,
-                peer: ranks[index],
-                cause,
-            },
-        }
-    }
-}
-
-/// What ended a call.
-#[derive(Debug)]
-pub(super) enum FaultOrError {
-    Fault(Fault),
-    Error(Box<DistError>),
-}
-
-impl From<Fault> for FaultOrError {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
     }
 }
 
@@ -271,7 +272,9 @@ impl Communicator for Engine {
         }
         queue.busy = true;
         drop(queue);
-        let outcome = shared.execute(call);
+        let now = Instant::now();
+        let noted = shared.note(&call, now);
+        let outcome = shared.execute(call, noted, now);
         lock(&shared.queue).busy = false;
         shared.changed.notify_all();
         outcome
@@ -291,6 +294,7 @@ impl Communicator for Engine {
 
     fn abort(&self, cause: DistError) {
         let first = lock(&self.shared.failure).get_or_insert(cause).clone();
+        self.shared.write_recording(&first);
         // A call that runs now notices the flag and says why in its own turn.
         self.shared.cancelled.store(true, Ordering::Release);
         if let Ok(mut core) = self.shared.core.try_lock() {
@@ -318,5 +322,26 @@ impl Drop for Engine {
             core.abort(&cause.to_string());
         }
         core.leave();
+        if let Some((recorder, group)) = &self.shared.recorder {
+            recorder.leave(*group);
+        }
     }
+}
+
+fn flight_call(call: &Call) -> FlightCall {
+    let operation = &call.operation;
+    let detail = match operation {
+        Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
+            FlightDetail::Reduction(op.name())
+        }
+        Operation::Broadcast { root }
+        | Operation::Gather { root }
+        | Operation::Scatter { root } => FlightDetail::Root(*root),
+        Operation::SendRecv { to, from, .. } => FlightDetail::Partners(*to, *from),
+        Operation::AllGather | Operation::AllToAll { .. } | Operation::Barrier => {
+            FlightDetail::None
+        }
+    };
+    let (dtype, shape) = (call.input.dtype().name(), call.input.shape());
+    FlightCall::new(operation.name(), detail, dtype, shape, call.site)
 }

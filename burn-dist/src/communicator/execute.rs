@@ -3,139 +3,16 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use burn::tensor::DType;
 use smallvec::SmallVec;
 
 use super::algorithms::{self, Links, Reduction};
-use super::engine::FaultOrError;
+use super::failed::{Failed, FaultOrError};
 use super::header::{Header, encode};
 use super::transport::{Fault, Outgoing, Patience, Transport};
 use super::{
-    Algorithm, Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Operation, ReduceOp,
-    Traffic,
+    Algorithm, Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Operation, Traffic,
 };
-use crate::error::{DistError, Result};
-
-/// Refuses what this rank can see to be wrong on its own, before anything is sent.
-pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
-    let n = members.size();
-    let (shape, dtype) = (call.input.shape(), call.input.dtype());
-    let refuse = |problem: String, hint: &str| {
-        Err(DistError::InvalidCall {
-            rank: members.rank(),
-            group: members.name().into(),
-            operation: call.operation.name().into(),
-            problem,
-            hint: hint.into(),
-        })
-    };
-    let index = |what: &str, index: usize| match index < n {
-        true => Ok(()),
-        false => refuse(
-            format!("{what} is index {index}, but the group has {n} ranks"),
-            "an index counts from 0 inside the group",
-        ),
-    };
-    let divisible = || match shape.first() {
-        Some(first) if first.is_multiple_of(n) => Ok(()),
-        _ => refuse(
-            format!("the first dim of shape {shape:?} is not a multiple of the group's {n} ranks"),
-            "pad it first",
-        ),
-    };
-    if matches!(dtype, DType::QFloat(_)) {
-        return refuse(
-            "quantised tensors do not travel".into(),
-            "dequantise them first",
-        );
-    }
-    match &call.operation {
-        Operation::AllReduce(op) => reducible(*op, dtype).map_or(Ok(()), |r| {
-            refuse(
-                format!("{op:?} of {}: {r}", dtype.name()),
-                "use another reduction",
-            )
-        }),
-        Operation::ReduceScatter(op) => match reducible(*op, dtype) {
-            Some(r) => refuse(
-                format!("{op:?} of {}: {r}", dtype.name()),
-                "use another reduction",
-            ),
-            None => divisible(),
-        },
-        Operation::AllGather if shape.is_empty() => refuse(
-            "a scalar has no dim to join along".into(),
-            "give it one dim",
-        ),
-        Operation::Gather { .. } if shape.is_empty() => refuse(
-            "a scalar has no dim to join along".into(),
-            "give it one dim",
-        ),
-        Operation::AllGather | Operation::Barrier => Ok(()),
-        Operation::Broadcast { root } | Operation::Gather { root } => index("the root", *root),
-        Operation::Scatter { root } => {
-            index("the root", *root)?;
-            match members.index() == *root {
-                true => divisible(),
-                false if call.input.num_elements() == 0 => Ok(()),
-                false => refuse(
-                    format!("an input of shape {shape:?} on a rank that is not the root"),
-                    "give an empty one there",
-                ),
-            }
-        }
-        Operation::AllToAll { .. } if shape.is_empty() => {
-            refuse("a scalar has no dim to deal out".into(), "give it one dim")
-        }
-        Operation::AllToAll {
-            send_counts,
-            recv_counts,
-        } => {
-            let rows = shape[0];
-            let total: usize = send_counts.iter().sum();
-            let own = members.index();
-            if send_counts.len() != n || recv_counts.len() != n || total != rows {
-                return refuse(
-                    format!(
-                        "{rows} rows with send counts {send_counts:?} and receive counts {recv_counts:?} among {n} ranks"
-                    ),
-                    "give one count per member; the send counts add up to the rows",
-                );
-            }
-            if send_counts[own] != recv_counts[own] {
-                return refuse(
-                    format!(
-                        "{} rows to itself, but {} from itself",
-                        send_counts[own], recv_counts[own]
-                    ),
-                    "a rank's own two counts are equal",
-                );
-            }
-            Ok(())
-        }
-        Operation::SendRecv { to, from, receive } => {
-            to.map_or(Ok(()), |to| index("the receiver", to))?;
-            from.map_or(Ok(()), |from| index("the sender", from))?;
-            let own = Some(members.index());
-            if (*to == own || *from == own) && !(to == from && shape == receive.as_slice()) {
-                return refuse(
-                    format!("to {to:?} and from {from:?} with shapes {shape:?} and {receive:?}"),
-                    "what a rank sends to itself it also receives",
-                );
-            }
-            Ok(())
-        }
-    }
-}
-
-fn reducible(op: ReduceOp, dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::Bool(store) if DType::Bool(store).size() != 1 => {
-            Some("booleans reduce as bytes only")
-        }
-        _ => op.refusal(dtype),
-    }
-}
+use crate::error::DistError;
 
 /// The transport and what lasts from call to call.
 #[derive(Debug)]
@@ -151,14 +28,6 @@ pub(super) struct Core {
     scratch: Vec<u64>,
     pool: MemoryPool,
     ended: bool,
-}
-
-/// A call that did not end well.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) fault: FaultOrError,
-    pub(super) sequence: u64,
-    pub(super) operation: String,
 }
 
 type Outcome<T> = std::result::Result<T, FaultOrError>;
@@ -180,6 +49,16 @@ impl Core {
             scratch: Vec::new(),
             pool,
             ended: false,
+        }
+    }
+
+    /// The number that the next call gets: of the group, or of the pair.
+    pub(super) fn next_sequence(&self, operation: &Operation) -> u64 {
+        match operation {
+            Operation::SendRecv { to, from, .. } => to
+                .or(*from)
+                .map_or(0, |partner| self.pair_sequence[partner]),
+            _ => self.sequence,
         }
     }
 
@@ -208,7 +87,9 @@ impl Core {
             deadline,
             cancelled,
         };
-        let Call { operation, input } = &call;
+        let Call {
+            operation, input, ..
+        } = &call;
         let (dtype, shape) = (input.dtype(), input.shape());
         let name = operation.name();
         let of_a_pair = matches!(operation, Operation::SendRecv { .. });
@@ -392,6 +273,7 @@ fn carry_out(
     let Call {
         operation,
         mut input,
+        ..
     } = call;
     let (n, index, dtype) = (links.size, links.index, input.dtype());
     let array = |shape: Vec<usize>| HostBuffer::recycled(pool, dtype, shape);

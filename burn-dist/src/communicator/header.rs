@@ -4,7 +4,7 @@ use std::io::Write;
 
 use burn::tensor::DType;
 
-use super::{Operation, ReduceOp};
+use super::Operation;
 
 /// What one member says about its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) fn encode(
     bytes.extend_from_slice(&sequence.to_le_bytes());
     text(bytes, |bytes| match operation {
         Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
-            write!(bytes, "{name}({})", reduce_name(*op))
+            write!(bytes, "{name}({})", op.name())
         }
         Operation::Broadcast { root }
         | Operation::Gather { root }
@@ -79,16 +79,6 @@ fn text(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> std::io::Result<(
     bytes.push(0);
     put(bytes).expect("invariant: memory takes what is written");
     bytes[start] = (bytes.len() - start - 1) as u8;
-}
-
-fn reduce_name(op: ReduceOp) -> &'static str {
-    match op {
-        ReduceOp::Sum => "sum",
-        ReduceOp::Mean => "mean",
-        ReduceOp::Max => "max",
-        ReduceOp::Min => "min",
-        ReduceOp::Product => "product",
-    }
 }
 
 impl Header {
@@ -210,6 +200,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::ReduceOp;
     use proptest::prelude::*;
 
     impl Header {

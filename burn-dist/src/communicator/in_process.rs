@@ -9,6 +9,7 @@ use super::{
     Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work,
 };
 use crate::error::{DistError, Result};
+use crate::flight::FlightRecorder;
 
 /// Where rank threads find each other. Clones are the same hub.
 #[derive(Debug, Clone, Default)]
@@ -40,13 +41,15 @@ impl InProcessHub {
         Self::default()
     }
 
-    /// Enters a group. Does not wait for the other members: the first call does.
+    /// Enters a group. Does not wait for the other members: the first call does. The recorder, if any,
+    /// notes every call.
     ///
     /// Members that make a group of the same name and ranks again get a new, independent one.
     pub fn connect(
         &self,
         members: &Members,
         options: CommunicatorOptions,
+        recorder: Option<FlightRecorder>,
     ) -> InProcessCommunicator {
         let key = (members.name().to_string(), members.ranks().to_vec());
         let size = members.size();
@@ -76,7 +79,8 @@ impl InProcessHub {
             group.open.remove(&generation);
         }
         let transport = InProcessTransport::new(room, members.index());
-        InProcessCommunicator(Engine::new(members.clone(), Box::new(transport), options))
+        let transport = Box::new(transport);
+        InProcessCommunicator(Engine::new(members.clone(), transport, options, recorder))
     }
 }
 

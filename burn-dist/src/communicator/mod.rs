@@ -5,6 +5,7 @@ mod call;
 mod chunks;
 mod engine;
 mod execute;
+mod failed;
 mod header;
 mod host_buffer;
 mod in_process;
@@ -17,6 +18,7 @@ mod reduce;
 mod reduce_op;
 mod traffic;
 mod transport;
+mod validate;
 mod work;
 
 use std::fmt::Debug;

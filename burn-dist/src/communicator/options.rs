@@ -12,6 +12,11 @@ pub enum Algorithm {
     /// Ring: `2(n-1)` steps to the next neighbour, `2S(n-1)/n` bytes per rank. Chunk `c` is added
     /// in the rotated order `c+1, c+2, ..., c`: deterministic, but not rank order.
     Ring,
+    /// Host first: ranks of one host add in rank order, then the hosts' sums are added in the order of
+    /// their first ranks: `(a + b) + (c + d)` for two hosts of two. Deterministic, but not rank order.
+    /// Each host sends `2S(n-l)/n` bytes to others, `l` being its ranks: `l` times less than `Direct`.
+    /// For slow links between hosts. Where all ranks share a host, or none does, this is `Direct`.
+    HostFirst,
     /// Parameter server: everyone sends all to index 0, which reduces in rank order and answers.
     /// The server moves `2S(n-1)` bytes, every other rank `2S`. The baseline that a ring removes.
     Centralized,

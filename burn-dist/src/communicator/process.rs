@@ -10,6 +10,7 @@ use super::{
     Traffic, Work,
 };
 use crate::error::{DistError, Result};
+use crate::flight::FlightRecorder;
 
 /// A communicator between processes: through shared memory between members of one host, through TCP
 /// between hosts.
@@ -18,7 +19,7 @@ pub struct ProcessCommunicator(Engine);
 
 impl ProcessCommunicator {
     /// Over connections by index, to each other member and `None` for this rank itself. They are made
-    /// and authenticated before.
+    /// and authenticated before. The recorder, if any, notes every call.
     ///
     /// # Errors
     /// [`DistError::Rendezvous`] if a connection cannot be set up for asynchronous use, or if the
@@ -30,6 +31,7 @@ impl ProcessCommunicator {
         members: Members,
         connections: Vec<Option<PeerConnection>>,
         options: CommunicatorOptions,
+        recorder: Option<FlightRecorder>,
     ) -> Result<Self> {
         let (index, size) = (members.index(), members.size());
         let fits = connections.len() == size
@@ -48,16 +50,17 @@ impl ProcessCommunicator {
         let (control, data) = parts.unzip();
         let transport = StreamTransport::new(index, control, data);
         let mut transport = transport.map_err(|error| failure(error.to_string()))?;
-        if size > 1 && options.shared_memory {
+        if size > 1 {
             let never = AtomicBool::new(false);
             let patience = Patience {
                 deadline: Instant::now() + options.startup_timeout,
                 cancelled: &never,
             };
-            negotiate(&mut transport, index, size, options.host, patience)
+            negotiate(&mut transport, index, size, &options, patience)
                 .map_err(|fault| failure(explain(fault, &members)))?;
         }
-        Ok(Self(Engine::new(members, Box::new(transport), options)))
+        let transport = Box::new(transport);
+        Ok(Self(Engine::new(members, transport, options, recorder)))
     }
 }
 

@@ -21,6 +21,17 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
+    /// The name that stands in errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Product => "product",
+        }
+    }
+
     /// Why this reduction is not defined for `dtype`, or `None` if it is.
     pub fn refusal(self, dtype: DType) -> Option<&'static str> {
         match (self, dtype) {

@@ -1,6 +1,7 @@
 //! [`Environment`]: what the launcher's variables say. Pure: the look-up is an argument.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::host_list::first_host;
@@ -44,6 +45,8 @@ pub struct Environment {
     pub startup_timeout: Option<Duration>,
     /// `BURN_DIST_STEP_TIMEOUT`.
     pub step_timeout: Option<Duration>,
+    /// `BURN_DIST_FLIGHT_DIR`: where flight recordings are written.
+    pub flight_folder: Option<PathBuf>,
 }
 
 /// Ports that are derived from a job's number: below the ephemeral range of most systems.
@@ -146,6 +149,7 @@ impl Environment {
             store_is_external: reader.external_store(),
             startup_timeout: reader.seconds("BURN_DIST_STARTUP_TIMEOUT"),
             step_timeout: reader.seconds("BURN_DIST_STEP_TIMEOUT"),
+            flight_folder: reader.text("BURN_DIST_FLIGHT_DIR").map(PathBuf::from),
         };
         match launcher {
             Launcher::Plain => {}

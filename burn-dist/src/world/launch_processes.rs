@@ -2,17 +2,18 @@
 #![allow(unsafe_code)]
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::launch_signals::LaunchSignals;
 use super::output::{LastLines, Stream};
-use super::{ProcessLaunch, StoreServer};
+use super::{ProcessLaunch, StoreServer, flight_signal};
 use crate::error::{DistError, Result};
 
 /// Time that ranks have to end by themselves after they were asked to.
@@ -24,6 +25,17 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// After a first failure, ranks that fail within this time are looked at too: the one whose own
 /// failure it was is named, rather than one that met it a moment earlier.
 const TOGETHER: Duration = Duration::from_millis(300);
+
+/// Time that ranks have to write their last calls before they are asked to end.
+const RECORDING: Duration = Duration::from_millis(150);
+
+/// How far the ranks' end has come.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    NotYet,
+    TermAt(Instant),
+    KillAt(Instant),
+}
 
 /// How a launch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +78,12 @@ pub fn launch_processes(launch: &ProcessLaunch) -> Result<ExitReport> {
     let port = server
         .as_ref()
         .map_or(launch.master_port, |server| server.address().port());
-    let signals = Signals::listen()?;
-    let mut ranks = Ranks::default();
+    let signals = LaunchSignals::listen()?;
+    let own_folder = || flight_signal::folder(std::process::id());
+    let folder = launch.flight_folder.clone().unwrap_or_else(own_folder);
+    let first_rank = launch.node_rank * launch.ranks;
+    flight_signal::clear(&folder, first_rank..first_rank + launch.ranks);
+    let mut ranks = Ranks::new(first_rank, folder);
     for local_rank in 0..launch.ranks {
         // On failure the ranks that did start end with `ranks`.
         ranks.start(launch, local_rank, port, &secret)?;
@@ -88,72 +104,33 @@ fn random_secret() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The signals that end a launch.
-struct Signals {
-    last: Arc<AtomicUsize>,
-    registered: Vec<signal_hook::SigId>,
-}
-
-impl Signals {
-    fn listen() -> Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut this = Self {
-            last: Arc::new(AtomicUsize::new(0)),
-            registered: Vec::new(),
-        };
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let id = signal_hook::flag::register_usize(signal, this.last.clone(), signal as usize)
-                .map_err(|error| {
-                    DistError::config(
-                        format!("signal {signal} cannot be watched: {error}"),
-                        "start the ranks from another program",
-                    )
-                })?;
-            this.registered.push(id);
-        }
-        Ok(this)
-    }
-
-    fn received(&self) -> Option<usize> {
-        Some(self.last.load(Ordering::Acquire)).filter(|&signal| signal != 0)
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for &id in &self.registered {
-            signal_hook::low_level::unregister(id);
-        }
-    }
-}
-
 /// The processes that were started and have not been waited for.
 struct Ranks {
     groups: Vec<Pid>,
     last_lines: Vec<LastLines>,
     first_rank: usize,
+    flight_folder: PathBuf,
     outputs: Vec<JoinHandle<()>>,
     running: usize,
     ended: Receiver<(usize, ExitStatus)>,
     report_end: Sender<(usize, ExitStatus)>,
 }
 
-impl Default for Ranks {
-    fn default() -> Self {
+impl Ranks {
+    fn new(first_rank: usize, flight_folder: PathBuf) -> Self {
         let (report_end, ended) = channel();
         Self {
             groups: Vec::new(),
             last_lines: Vec::new(),
-            first_rank: 0,
+            first_rank,
+            flight_folder,
             outputs: Vec::new(),
             running: 0,
             ended,
             report_end,
         }
     }
-}
 
-impl Ranks {
     fn start(
         &mut self,
         launch: &ProcessLaunch,
@@ -161,13 +138,13 @@ impl Ranks {
         port: u16,
         secret: &str,
     ) -> Result<()> {
-        self.first_rank = launch.node_rank * launch.ranks;
         let rank = self.first_rank + local_rank;
         let failure = |error: std::io::Error| DistError::File {
             path: launch.program.display().to_string(),
             problem: format!("rank {rank} cannot be started: {error}"),
         };
         let mut child = command(launch, rank, local_rank, port, secret)
+            .env("BURN_DIST_FLIGHT_DIR", &self.flight_folder)
             .spawn()
             .map_err(failure)?;
         self.groups.push(
@@ -200,11 +177,11 @@ impl Ranks {
     }
 
     /// Waits for all ranks; ends them when one fails or a signal comes.
-    fn wait(&mut self, signals: &Signals) -> ExitReport {
+    fn wait(&mut self, signals: &LaunchSignals) -> ExitReport {
         let mut failed: Vec<(usize, ExitStatus)> = Vec::new();
         let mut look_until: Option<Instant> = None;
         let mut signal = None;
-        let mut kill_at: Option<Instant> = None;
+        let mut end = End::NotYet;
         while self.running > 0 {
             match self.ended.recv_timeout(Duration::from_millis(20)) {
                 Ok((local_rank, status)) => {
@@ -223,17 +200,25 @@ impl Ranks {
             }
             signal = signal.or_else(|| signals.received());
             let now = Instant::now();
-            match kill_at {
-                None if look_until.is_some_and(|until| now > until) || signal.is_some() => {
-                    self.signal_all(Signal::TERM);
-                    kill_at = Some(now + GRACE);
-                }
-                Some(at) if now >= at => {
-                    self.signal_all(Signal::KILL);
-                    kill_at = Some(now + GRACE);
-                }
-                _ => {}
+            if signals.asked.swap(false, Ordering::AcqRel) {
+                self.ask_for_recordings();
             }
+            end = match end {
+                End::NotYet if look_until.is_some_and(|t| now > t) || signal.is_some() => {
+                    // Those that run still know what the others were waiting for.
+                    self.ask_for_recordings();
+                    End::TermAt(now + RECORDING)
+                }
+                End::TermAt(at) if now >= at => {
+                    self.signal_all(Signal::TERM);
+                    End::KillAt(now + GRACE)
+                }
+                End::KillAt(at) if now >= at => {
+                    self.signal_all(Signal::KILL);
+                    End::KillAt(now + GRACE)
+                }
+                end => end,
+            };
         }
         self.end();
         let own = failed
@@ -249,6 +234,24 @@ impl Ranks {
             .expect("invariant: no panic under this lock");
         last.iter()
             .any(|line| DistError::line_comes_from_a_peer(line))
+    }
+
+    fn ask_for_recordings(&self) {
+        for &group in &self.groups {
+            flight_signal::ask(group);
+        }
+    }
+
+    fn recordings(&self) -> String {
+        let folder = &self.flight_folder;
+        let any = std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
+        match any {
+            true => format!(
+                "the ranks' last calls are in {folder}; to see who was behind: burnrun diagnose {folder}\n",
+                folder = folder.display()
+            ),
+            false => String::new(),
+        }
     }
 
     fn signal_all(&self, signal: Signal) {
@@ -280,7 +283,8 @@ impl Ranks {
             let last = self.last_lines[local_rank]
                 .lock()
                 .expect("invariant: no panic under this lock");
-            let mut text = format!("rank {rank} failed first, with {how}; its last words:\n");
+            let mut text = self.recordings();
+            text += &format!("rank {rank} failed first, with {how}; its last words:\n");
             for line in last.iter() {
                 text += &format!("  {line}\n");
             }
@@ -291,7 +295,7 @@ impl Ranks {
             };
         }
         if let Some(signal) = signal {
-            let text = format!("ended all ranks on signal {signal}\n");
+            let text = self.recordings() + &format!("ended all ranks on signal {signal}\n");
             Stream::Error.write(text.as_bytes());
             return ExitReport {
                 code: 128 + signal as u8,

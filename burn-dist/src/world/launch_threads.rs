@@ -3,9 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
+use super::flight_signal::{self, FlightSignal};
 use super::{World, WorldOptions};
 use crate::communicator::InProcessHub;
 use crate::error::{DistError, Result};
+use crate::flight::FlightRecorder;
 
 /// Runs `f` on `ranks` threads, each with its world; results in rank order.
 ///
@@ -26,11 +28,19 @@ pub fn launch_threads<T: Send>(
         return Err(DistError::config("a world of 0 ranks", "start at least 1"));
     }
     let hub = InProcessHub::new();
+    let recorders = recorders(ranks, options);
+    let _signal = FlightSignal::listen(recorders.clone())?;
     let first: Mutex<Option<Failure>> = Mutex::new(None);
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
-                let world = World::thread(rank, ranks, options, hub.clone());
+                let world = World::thread(
+                    rank,
+                    ranks,
+                    options,
+                    hub.clone(),
+                    recorders.get(rank).cloned(),
+                );
                 let (f, first, hub) = (&f, &first, &hub);
                 let body = move || match catch_unwind(AssertUnwindSafe(|| f(world))) {
                     Ok(Ok(value)) => {
@@ -78,6 +88,21 @@ pub fn launch_threads<T: Send>(
         Some(failure) => Err(failure.error),
         None => Ok(results.into_iter().flatten().collect()),
     }
+}
+
+/// One for each rank, or none.
+fn recorders(ranks: usize, options: WorldOptions) -> Vec<FlightRecorder> {
+    if ranks == 1 || !options.flight_recorder {
+        return Vec::new();
+    }
+    let folder = std::env::var_os("BURN_DIST_FLIGHT_DIR").filter(|folder| !folder.is_empty());
+    let folder = folder.map_or_else(
+        || flight_signal::folder(std::process::id()),
+        std::path::PathBuf::from,
+    );
+    (0..ranks)
+        .map(|rank| FlightRecorder::new(rank, ranks, Some(folder.clone())))
+        .collect()
 }
 
 struct Failure {

@@ -7,14 +7,17 @@
 //! | `store/` | the key-value store by which ranks find each other |
 //! | `handshake.rs` | who may connect |
 //! | `peers.rs` | connections between ranks |
-//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `output.rs` | starting ranks |
+//! | `flight_signal.rs` | recordings on demand |
+//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs` | starting ranks |
 //!
 //! Only this folder reads the environment.
 
 mod environment;
+mod flight_signal;
 mod handshake;
 mod host_list;
 mod launch_processes;
+mod launch_signals;
 mod launch_threads;
 mod output;
 mod peers;

@@ -22,6 +22,7 @@ pub struct ProcessLaunch {
     pub(super) startup_timeout: Option<Duration>,
     pub(super) step_timeout: Option<Duration>,
     pub(super) output: OutputStyle,
+    pub(super) flight_folder: Option<PathBuf>,
 }
 
 impl ProcessLaunch {
@@ -39,6 +40,7 @@ impl ProcessLaunch {
             startup_timeout: None,
             step_timeout: None,
             output: OutputStyle::default(),
+            flight_folder: None,
         }
     }
 
@@ -97,6 +99,13 @@ impl ProcessLaunch {
     /// What becomes of the ranks' output.
     pub fn output(mut self, output: OutputStyle) -> Self {
         self.output = output;
+        self
+    }
+
+    /// Where ranks write their last calls when one fails or on SIGUSR1; recordings of these ranks that
+    /// are there from before are removed. By default a new folder among the temporary files.
+    pub fn flight_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.flight_folder = Some(folder.into());
         self
     }
 

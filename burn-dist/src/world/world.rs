@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::environment::is_loopback;
+use super::flight_signal::{self, FlightSignal};
 use super::peers::Peers;
 use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
 use crate::communicator::{Communicator, InProcessHub, Members, ProcessCommunicator};
 use crate::error::{DistError, Result};
+use crate::flight::FlightRecorder;
 use crate::group::ProcessGroup;
 use crate::mesh::{DeviceMesh, MeshAxis};
 
@@ -35,6 +37,9 @@ struct Inner {
     local_size: usize,
     options: WorldOptions,
     fabric: Fabric,
+    recorder: Option<FlightRecorder>,
+    /// Writes the recording when somebody asks; a launch of threads has one for all.
+    _signal: Option<FlightSignal>,
     /// How often each group was made, by key: a group made again is another group.
     generations: Mutex<HashMap<String, usize>>,
 }
@@ -48,6 +53,10 @@ enum Fabric {
 
 /// How long a store outlives a start that failed.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+fn parent_process() -> u32 {
+    std::os::unix::process::parent_id()
+}
 
 impl World {
     /// The world that the launcher's variables describe: torchrun's (and `burnrun`'s), Slurm's, Open
@@ -93,6 +102,12 @@ impl World {
             1 => Fabric::Threads(InProcessHub::new()),
             _ => Self::join(environment, &options)?,
         };
+        let recorder = (options.flight_recorder && environment.world_size > 1).then(|| {
+            let folder = environment.flight_folder.clone();
+            let folder = folder.unwrap_or_else(|| flight_signal::folder(parent_process()));
+            FlightRecorder::new(environment.rank, environment.world_size, Some(folder))
+        });
+        let signal = FlightSignal::listen(recorder.clone().into_iter().collect())?;
         Ok(Self(Arc::new(Inner {
             rank: environment.rank,
             world_size: environment.world_size,
@@ -100,6 +115,8 @@ impl World {
             local_size: environment.local_size,
             options,
             fabric,
+            recorder,
+            _signal: signal,
             generations: Mutex::default(),
         })))
     }
@@ -149,7 +166,7 @@ impl World {
 
     /// One rank.
     pub fn solo() -> Self {
-        Self::thread(0, 1, WorldOptions::default(), InProcessHub::new())
+        Self::thread(0, 1, WorldOptions::default(), InProcessHub::new(), None)
     }
 
     /// A rank that is a thread of this process.
@@ -158,6 +175,7 @@ impl World {
         world_size: usize,
         options: WorldOptions,
         hub: InProcessHub,
+        recorder: Option<FlightRecorder>,
     ) -> Self {
         Self(Arc::new(Inner {
             rank,
@@ -166,6 +184,8 @@ impl World {
             local_size: world_size,
             options,
             fabric: Fabric::Threads(hub),
+            recorder,
+            _signal: None,
             generations: Mutex::default(),
         }))
     }
@@ -195,6 +215,11 @@ impl World {
         &self.0.options
     }
 
+    /// What noted this rank's last calls; `None` for one rank, or if the options say so.
+    pub fn flight_recorder(&self) -> Option<&FlightRecorder> {
+        self.0.recorder.as_ref()
+    }
+
     /// A new group of these global ranks, in this order. All its members call this, in the same
     /// order among the groups that they share; a group of the same name and ranks is independent of
     /// the one before.
@@ -215,13 +240,16 @@ impl World {
         }
         let members = Members::new(name, ranks, inner.rank)?;
         let options = inner.options.communicator();
+        let recorder = inner.recorder.clone();
         let communicator: Arc<dyn Communicator> = match &inner.fabric {
-            Fabric::Threads(hub) => Arc::new(hub.connect(&members, options)),
+            Fabric::Threads(hub) => Arc::new(hub.connect(&members, options, recorder)),
             Fabric::Processes(peers) => {
                 let key = self.next_key(name, ranks);
                 let timeout = inner.options.startup_timeout;
                 let streams = peers.connect_group(&members, &key, timeout)?;
-                Arc::new(ProcessCommunicator::new(members, streams, options)?)
+                Arc::new(ProcessCommunicator::new(
+                    members, streams, options, recorder,
+                )?)
             }
         };
         Ok(ProcessGroup::new(communicator))

@@ -21,6 +21,8 @@ pub struct WorldOptions {
     pub pipelined: bool,
     /// Ranks compare what they call before data moves; `false` is for measurements.
     pub check_calls: bool,
+    /// The last calls are noted, and written to a file when one fails or on SIGUSR1.
+    pub flight_recorder: bool,
 }
 
 impl Default for WorldOptions {
@@ -34,6 +36,7 @@ impl Default for WorldOptions {
             host: None,
             pipelined: true,
             check_calls: true,
+            flight_recorder: true,
         }
     }
 }

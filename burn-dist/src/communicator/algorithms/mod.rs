@@ -5,11 +5,13 @@
 //! | `mod.rs` | all_reduce and reduce_scatter while the bytes travel, rank order |
 //! | `direct.rs` | the same in whole arrays, two steps: the plain twin; all_gather |
 //! | `ring.rs` | the same around a ring, rotated order |
+//! | `host_first.rs` | the same inside hosts first, host order |
 //! | `centralized.rs` | the same through a server, rank order |
 //! | `personal.rs` | all_to_all, broadcast, gather, scatter, send and recv |
 
 mod centralized;
 mod direct;
+mod host_first;
 mod personal;
 mod ring;
 
@@ -109,6 +111,14 @@ fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
+/// Host first is the direct exchange where all members share one host or none shares one.
+fn effective(algorithm: Algorithm, links: &Links<'_>) -> Algorithm {
+    match algorithm {
+        Algorithm::HostFirst if !host_first::matters(links) => Algorithm::Direct,
+        other => other,
+    }
+}
+
 /// Reduces `data` in place on every member.
 pub(super) fn all_reduce(
     algorithm: Algorithm,
@@ -116,10 +126,11 @@ pub(super) fn all_reduce(
     reduction: Reduction,
     data: &mut [u8],
 ) -> Result<(), Fault> {
-    match algorithm {
+    match effective(algorithm, links) {
         Algorithm::Direct if links.pipelined => links.reduce(reduction, Arrays::InPlace(data)),
         Algorithm::Direct => direct::all_reduce(links, reduction, data),
         Algorithm::Ring => ring::all_reduce(links, reduction, data),
+        Algorithm::HostFirst => host_first::all_reduce(links, reduction, data),
         Algorithm::Centralized => centralized::all_reduce(links, reduction, data),
     }
 }
@@ -132,12 +143,13 @@ pub(super) fn reduce_scatter(
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Fault> {
-    match algorithm {
+    match effective(algorithm, links) {
         Algorithm::Direct if links.pipelined => {
             links.reduce(reduction, Arrays::Apart { input, output })
         }
         Algorithm::Direct => direct::reduce_scatter(links, reduction, input, output),
         Algorithm::Ring => ring::reduce_scatter(links, reduction, input, output),
+        Algorithm::HostFirst => host_first::reduce_scatter(links, reduction, input, output),
         Algorithm::Centralized => centralized::reduce_scatter(links, reduction, input, output),
     }
 }
@@ -151,9 +163,10 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let own = links.index * input.len();
     output[own..own + input.len()].copy_from_slice(input);
-    match algorithm {
+    match effective(algorithm, links) {
         Algorithm::Direct => direct::all_gather(links, input, output),
         Algorithm::Ring => ring::all_gather(links, input.len(), output),
+        Algorithm::HostFirst => host_first::all_gather(links, input.len(), output),
         Algorithm::Centralized => centralized::all_gather(links, input, output),
     }
 }

@@ -1,21 +1,17 @@
 //! Rank threads of one process: members read and write each other's memory, without copies between.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-use super::{Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport};
+use super::room::{EMPTY, IN_USE, POSTED, Room};
+use super::{Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport, spins};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
 use crate::communicator::reduce::reduce_parts;
-
-/// Looks before a member gives its core away: some tens of microseconds where every member has a
-/// core, few where members must take turns.
-const SPINS_WITH_A_CORE: u32 = 4000;
-const SPINS_WITHOUT: u32 = 10;
 
 /// How often a member then lets others run before it sleeps.
 const YIELDS: u32 = 8;
@@ -25,99 +21,6 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// Bytes reduced at a time, so that they stay in the cache while everybody's copy is written.
 const BLOCK: usize = 32 << 10;
-
-/// Nothing is laid out.
-const EMPTY: u32 = 0;
-/// An array is laid out and waits for its receiver.
-const POSTED: u32 = 1;
-/// The receiver works on the array.
-const IN_USE: u32 = 2;
-
-/// From one member to one other: where an array lies. The receiver empties it.
-#[derive(Debug, Default)]
-struct Mailbox {
-    state: AtomicU32,
-    address: AtomicPtr<u8>,
-    len: AtomicUsize,
-}
-
-/// Wakes a sleeping member.
-#[derive(Debug, Default)]
-struct Bell {
-    count: AtomicU32,
-    sleeping: AtomicBool,
-}
-
-/// What the members of one group share.
-#[derive(Debug)]
-pub(in crate::communicator) struct Room {
-    size: usize,
-    mailboxes: Vec<Mailbox>,
-    bells: Vec<Bell>,
-    left: Vec<AtomicBool>,
-    failed: Mutex<Option<(usize, String)>>,
-    is_failed: AtomicBool,
-}
-
-impl Room {
-    pub(in crate::communicator) fn new(size: usize) -> Arc<Self> {
-        Arc::new(Self {
-            size,
-            mailboxes: (0..size * size).map(|_| Mailbox::default()).collect(),
-            bells: (0..size).map(|_| Bell::default()).collect(),
-            left: (0..size).map(|_| AtomicBool::new(false)).collect(),
-            failed: Mutex::new(None),
-            is_failed: AtomicBool::new(false),
-        })
-    }
-
-    /// A member makes no more calls, or never made one; with a cause, it failed.
-    pub(in crate::communicator) fn end(&self, index: usize, cause: Option<&str>) {
-        match cause {
-            Some(cause) => {
-                lock(&self.failed).get_or_insert_with(|| (index, cause.to_string()));
-                self.is_failed.store(true, Ordering::Release);
-            }
-            None => self.left[index].store(true, Ordering::Release),
-        }
-        (0..self.size).for_each(|member| self.ring(member));
-    }
-
-    fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
-        &self.mailboxes[from * self.size + to]
-    }
-
-    /// Wakes a member if it sleeps, after something was changed for it.
-    fn ring(&self, member: usize) {
-        let bell = &self.bells[member];
-        // Orders the change before this look; pairs with the fence in `wait`.
-        fence(Ordering::SeqCst);
-        if bell.sleeping.load(Ordering::Relaxed) {
-            bell.count.fetch_add(1, Ordering::Release);
-            // Nobody there to be woken is no error.
-            let _ = futex::wake(&bell.count, futex::Flags::PRIVATE, 1);
-        }
-    }
-
-    /// What makes waiting for `peer` pointless.
-    fn fault(&self, peer: usize) -> Option<Fault> {
-        if self.is_failed.load(Ordering::Acquire)
-            && let Some((index, cause)) = &*lock(&self.failed)
-        {
-            return Some(Fault::PeerFailed {
-                index: *index,
-                cause: cause.clone(),
-            });
-        }
-        self.left[peer]
-            .load(Ordering::Acquire)
-            .then_some(Fault::Left { index: peer })
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("invariant: no panic under this lock")
-}
 
 #[derive(Debug)]
 pub(in crate::communicator) struct InProcessTransport {
@@ -175,11 +78,7 @@ impl Drop for Taken<'_> {
 
 impl InProcessTransport {
     pub(in crate::communicator) fn new(room: Arc<Room>, index: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = match room.size <= cores {
-            true => SPINS_WITH_A_CORE,
-            false => SPINS_WITHOUT,
-        };
+        let spins = spins(room.size);
         let hosts = vec![0; room.size];
         Self {
             room,

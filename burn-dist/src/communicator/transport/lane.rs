@@ -31,7 +31,6 @@ pub(super) struct SharedLane {
     wake: bool,
 }
 
-#[derive(Debug)]
 pub(super) struct ConnectedLane {
     pub(super) stream: TcpStream,
     stage: Box<[u8]>,
@@ -39,6 +38,17 @@ pub(super) struct ConnectedLane {
     end: usize,
     /// Why nothing more comes.
     ended: Option<String>,
+}
+
+impl std::fmt::Debug for ConnectedLane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the stage: it is long, and holds what users send each other.
+        f.debug_struct("ConnectedLane")
+            .field("stream", &self.stream)
+            .field("staged", &(self.end - self.start))
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Lane {

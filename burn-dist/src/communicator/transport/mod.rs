@@ -10,6 +10,7 @@ mod negotiation;
 mod neighbour;
 mod pipeline;
 mod recycled;
+mod room;
 mod segment;
 mod streams;
 
@@ -20,13 +21,21 @@ use std::time::Instant;
 use super::Reduction;
 
 pub(super) use fault::Fault;
-pub(super) use in_process::{InProcessTransport, Room};
+pub(super) use in_process::InProcessTransport;
 pub(super) use negotiation::negotiate;
 pub use recycled::MemoryPool;
+pub(super) use room::Room;
 pub(super) use streams::StreamTransport;
 
 /// Longest message: a header with counts for a few thousand members.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
+
+/// Looks before a member gives its core away: some tens of microseconds where every member has a
+/// core, few where members must take turns.
+fn spins(members: usize) -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if members <= cores { 4000 } else { 10 }
+}
 
 /// Bytes for one member.
 #[derive(Debug)]

@@ -7,18 +7,23 @@ use super::neighbour::Neighbour;
 use super::segment::{Segment, TOKEN, descriptor};
 use super::streams::Home;
 use super::{Fault, Outgoing, Patience, StreamTransport, Transport};
+use crate::communicator::CommunicatorOptions;
 
-/// Puts the members of each host on shared memory: all of a host, or none. `host` names this
-/// member's host where the system cannot tell.
+/// Finds out who shares a host, and puts the members of each host on shared memory: all of a host, or
+/// none.
 pub(in crate::communicator) fn negotiate(
     transport: &mut StreamTransport,
     index: usize,
     size: usize,
-    host: Option<u32>,
+    options: &CommunicatorOptions,
     patience: Patience<'_>,
 ) -> Result<(), Fault> {
-    let own = host_identity(host);
+    let own = host_identity(options.host);
     let hosts = tell_all(transport, index, size, &own, patience)?;
+    if let Some(index) = hosts.iter().position(String::is_empty) {
+        let detail = "no host".into();
+        return Err(Fault::Garbled { index, detail });
+    }
     let neighbours: Vec<usize> = (0..size).filter(|&other| hosts[other] == own).collect();
     let place = |other: usize| neighbours.iter().position(|&n| n == other);
     let position = place(index).expect("invariant: a member is on its own host");
@@ -27,6 +32,7 @@ pub(in crate::communicator) fn negotiate(
     let mut words = String::new();
     if position == 0
         && neighbours.len() > 1
+        && options.shared_memory
         && let Some((segment, file, token)) = make(neighbours.len())
     {
         words = format!("{} {} {token}", std::process::id(), descriptor(&file));
@@ -35,7 +41,7 @@ pub(in crate::communicator) fn negotiate(
     let offers = tell_all(transport, index, size, &words, patience)?;
     let segment = match made {
         Some((segment, file)) => Some((segment, Some(file))),
-        None if position == 0 => None,
+        None if position == 0 || !options.shared_memory => None,
         None => open(&offers[neighbours[0]], neighbours.len()).map(|segment| (segment, None)),
     };
     let answer = if segment.is_some() { "yes" } else { "no" };

@@ -18,14 +18,9 @@ use super::lane::Lane;
 use super::neighbour::Neighbour;
 use super::pipeline::{Flow, Pipeline};
 use super::segment::{AWAKE, ON_BELL, ON_CONNECTIONS, Segment};
-use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
+use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport, spins};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
-
-/// Looks before a member gives its core away: some tens of microseconds where every member has a
-/// core, few where members must take turns.
-const SPINS_WITH_A_CORE: u32 = 4000;
-const SPINS_WITHOUT: u32 = 10;
 
 /// What a look at a connection costs, in looks at memory.
 const CONNECTION_SPINS: u32 = 16;
@@ -114,17 +109,13 @@ impl StreamTransport {
     ) -> std::io::Result<Self> {
         let size = control.len();
         let lanes = data.into_iter().map(|s| s.map(Lane::connected).transpose());
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             index,
             lanes: Lanes(lanes.collect::<std::io::Result<_>>()?),
             control: Control::new(control)?,
             home: None,
             hosts: (0..size).collect(),
-            spins: match size <= cores {
-                true => SPINS_WITH_A_CORE,
-                false => SPINS_WITHOUT,
-            },
+            spins: spins(size),
             neighbours: vec![None; size],
             flows: vec![Flow::default(); size],
             heard: Vec::new(),
