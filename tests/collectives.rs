@@ -67,7 +67,7 @@ fn every_of(
     algorithms: &[Algorithm],
     check: impl Fn(Arc<dyn Communicator>, Algorithm) + Send + Sync,
 ) {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for &algorithm in algorithms {
             for n in 1..=5 {
                 println!("{kind:?}, {algorithm:?}, {n} ranks");

@@ -1,13 +1,14 @@
 //! Time and bandwidth of every collective, and its share of this machine's copy bandwidth.
 //!
-//! `cargo bench -p burn-dist --bench collectives [-- --ranks 2,4 --communicators process,tcp,in-process
-//! --sizes 4096,67108864 --json FILE]`
+//! `cargo bench -p burn-dist --bench collectives [-- --ranks 2,4 --communicators process,in-process,tcp
+//! --sizes 4096,67108864 --json FILE]`; with `--features mpi` also the communicator `mpi`, by mpirun. The
+//! communicator `unchecked` is `process` without the comparison of calls, which shows what that costs.
 //!
 //! Sizes follow nccl-tests: the array of an all_reduce, the whole array of the others. algbw = S/t,
 //! busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for the others, 1 for broadcast. A block's time is
 //! that of its slowest rank; rows are medians over blocks. Every operation verifies its result first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use burn::tensor::{Bytes, DType};
@@ -19,13 +20,19 @@ use burn_dist::{
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+#[cfg(not(feature = "mpi"))]
+const COMMUNICATORS: [&str; 4] = ["process", "unchecked", "in-process", "tcp"];
+#[cfg(feature = "mpi")]
+const COMMUNICATORS: [&str; 5] = ["process", "unchecked", "in-process", "tcp", "mpi"];
+
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
     ranks: Vec<usize>,
-    /// process (shared memory on one host), tcp, in-process
-    #[arg(long, value_delimiter = ',', default_values = ["process", "in-process", "tcp"])]
+    /// process (shared memory on one host), unchecked (the same, calls are not compared), tcp,
+    /// in-process, mpi (with the feature `mpi`)
+    #[arg(long, value_delimiter = ',', default_values = COMMUNICATORS)]
     communicators: Vec<String>,
     /// Bytes of the arrays
     #[arg(long, value_delimiter = ',', default_values_t = [4 << 10, 256 << 10, 4 << 20, 64 << 20])]
@@ -210,11 +217,38 @@ fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<
     Ok(rows)
 }
 
-fn file_error(path: &std::path::Path, error: impl std::fmt::Display) -> DistError {
+fn file_error(path: &Path, error: impl std::fmt::Display) -> DistError {
     DistError::File {
         path: path.display().to_string(),
         problem: error.to_string(),
     }
+}
+
+/// Starts this benchmark again by mpirun.
+fn by_mpirun(ranks: usize, program: &Path, flags: &[&str], rows: &Path) -> Result<bool> {
+    if cfg!(not(feature = "mpi")) {
+        return Err(DistError::config(
+            "this benchmark was built without MPI",
+            "add --features mpi",
+        ));
+    }
+    let mut command = std::process::Command::new("mpirun");
+    // More ranks than cores is a case to be measured; mpirun asks root whether it means it.
+    command.args([
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-np",
+        &ranks.to_string(),
+    ]);
+    if rustix::process::geteuid().is_root() {
+        command.arg("--allow-run-as-root");
+    }
+    command.arg(program).args(flags).arg(rows);
+    let status = command
+        .status()
+        .map_err(|e| file_error("mpirun".as_ref(), e))?;
+    Ok(status.success())
 }
 
 /// Starts this benchmark again as processes.
@@ -223,18 +257,20 @@ fn in_processes(ranks: usize, communicator: &str, sizes: &[usize]) -> Result<Vec
     let path = std::env::temp_dir().join(name);
     let program = std::env::current_exe().map_err(|e| file_error("this program".as_ref(), e))?;
     let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-    let launch = ProcessLaunch::new(program)
-        .args([
-            "--communicators",
-            communicator,
-            "--sizes",
-            &sizes.join(","),
-            "--rows",
-        ])
-        .arg(&path)
-        .ranks(ranks)
-        .output(OutputStyle::RankZeroUntouched);
-    if launch_processes(&launch)?.code != 0 {
+    let sizes = sizes.join(",");
+    let flags = ["--communicators", communicator, "--sizes", &sizes, "--rows"];
+    let ended_well = match communicator {
+        "mpi" => by_mpirun(ranks, &program, &flags, &path)?,
+        _ => {
+            let launch = ProcessLaunch::new(program)
+                .args(flags)
+                .arg(&path)
+                .ranks(ranks)
+                .output(OutputStyle::RankZeroUntouched);
+            launch_processes(&launch)?.code == 0
+        }
+    };
+    if !ended_well {
         return Err(DistError::Rank {
             rank: 0,
             problem: "a rank of the benchmark failed; see its output above".into(),
@@ -252,6 +288,7 @@ fn main() -> Result<()> {
         let name = &arguments.communicators[0];
         let world = World::from_env_with(WorldOptions {
             shared_memory: name != "tcp",
+            check_calls: name != "unchecked",
             ..WorldOptions::default()
         })?;
         let rows = measure(&world.whole()?, name, &arguments.sizes)?;
@@ -273,11 +310,13 @@ fn main() -> Result<()> {
                     measure(&world.whole()?, "in-process", sizes)
                 })?
                 .swap_remove(0),
-                "process" | "tcp" => in_processes(ranks, communicator, sizes)?,
+                "process" | "unchecked" | "tcp" | "mpi" => {
+                    in_processes(ranks, communicator, sizes)?
+                }
                 other => {
                     return Err(DistError::config(
                         format!("there is no communicator {other:?}"),
-                        "take process, tcp or in-process",
+                        "take process, unchecked, tcp, in-process or mpi",
                     ));
                 }
             };

@@ -11,7 +11,7 @@ use super::{options, run, start};
 /// Two good calls, then one in which `call(rank)` differs between rank 0 and the others. Every rank
 /// must get an error that holds all `words`; two ranks must each name the other.
 fn check_mismatch(words: &[&str], call: impl Fn(usize, usize) -> (Operation, HostBuffer) + Sync) {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for n in [2, 3] {
             println!("{kind:?}, {n} ranks: {words:?}");
             run_communicators(kind, n, options(Algorithm::Direct), |c| {
@@ -63,7 +63,7 @@ fn reduce_then_gather_against_gather_then_reduce_names_both_operations() {
         (operation, zeros(DType::F32, &[4]))
     });
     // The same when both calls of each rank are already under way.
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         run_communicators(kind, 2, options(Algorithm::Direct), |c| {
             let mut order = [SUM, Operation::AllGather];
             if c.members().index() == 1 {

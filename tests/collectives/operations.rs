@@ -220,14 +220,14 @@ fn booleans_move_and_reduce_to_or_and_and() {
 
 #[test]
 fn i32_three_and_four_give_seven() {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for algorithm in ALGORITHMS {
             let sums = run_communicators(kind, 2, options(algorithm), |c| {
                 let own = HostBuffer::from_values(vec![3 + c.members().index() as i32]);
                 let sum = run(&*c, Operation::AllReduce(ReduceOp::Sum), own);
                 sum.expect("integers add").to_values::<i32>()
             });
-            assert_eq!(sums, [[7], [7]]);
+            assert!(sums.iter().all(|sum| *sum == [7]), "{sums:?}");
         }
     }
 }
@@ -235,7 +235,7 @@ fn i32_three_and_four_give_seven() {
 #[test]
 fn a_large_array_passes_the_buffers_of_the_connections() {
     let len = 1_000_003;
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for algorithm in ALGORITHMS {
             run_communicators(kind, 3, options(algorithm), |c| {
                 let rank = c.members().index();
@@ -255,7 +255,7 @@ fn a_large_array_passes_the_buffers_of_the_connections() {
 
 #[test]
 fn nobody_passes_a_barrier_before_all_have_come() {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for n in 1..=5 {
             let arrived = AtomicUsize::new(0);
             run_communicators(kind, n, options(ALGORITHMS[0]), |c| {
@@ -265,7 +265,9 @@ fn nobody_passes_a_barrier_before_all_have_come() {
                     let passed = run(&*c, Operation::Barrier, empty).expect("all come");
                     assert_eq!(passed.shape(), [0]);
                     let arrived = arrived.load(Ordering::SeqCst);
-                    assert!(arrived >= n * round, "{arrived} of {n} x {round}");
+                    // Processes do not share the counter.
+                    let all = if kind == Kind::Mpi { round } else { n * round };
+                    assert!(arrived >= all, "{arrived} of {all}");
                 }
             });
         }

@@ -32,7 +32,7 @@ fn recv(c: &dyn Communicator, from: usize, len: usize) -> Result<Vec<f32>> {
 
 /// Runs `f` on `n` ranks of every kind.
 fn on<T: Send>(n: usize, f: impl Fn(Kind, Arc<dyn Communicator>) -> T + Send + Sync) {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         println!("{kind:?}, {n} ranks");
         run_communicators(kind, n, options(Algorithm::Direct), |c| f(kind, c));
     }

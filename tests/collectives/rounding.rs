@@ -53,7 +53,7 @@ fn direct_and_centralized_add_in_rank_order_over_every_transport() {
     for n in 1..=5 {
         let inputs = inputs(n);
         let expected: Vec<f32> = (0..LEN).map(|i| rotated_sum(&inputs, 0, i)).collect();
-        for kind in Kind::ALL {
+        for kind in Kind::all() {
             for algorithm in [Algorithm::Direct, Algorithm::Centralized] {
                 for sum in sums(kind, algorithm, n) {
                     assert!(bits(&sum) == bits(&expected), "{kind:?} {algorithm:?} {n}");
@@ -72,7 +72,7 @@ fn a_ring_adds_in_the_rotated_order_and_agrees_within_rounding() {
             .flat_map(|c| chunks.range(c).map(move |i| (c, i)))
             .map(|(c, i)| rotated_sum(&inputs, c + 1, i))
             .collect();
-        for kind in Kind::ALL {
+        for kind in Kind::all() {
             for sum in sums(kind, Algorithm::Ring, n) {
                 assert!(bits(&sum) == bits(&expected), "{kind:?} {n}");
                 for (i, value) in sum.iter().enumerate() {
@@ -87,7 +87,7 @@ fn a_ring_adds_in_the_rotated_order_and_agrees_within_rounding() {
 
 #[test]
 fn the_mean_divides_once_after_the_sum() {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for algorithm in super::ALGORITHMS {
             run_communicators(kind, 3, options(algorithm), |c| {
                 let own = random(c.members().index(), LEN);
@@ -102,7 +102,7 @@ fn the_mean_divides_once_after_the_sum() {
 
 #[test]
 fn parts_and_the_whole_have_the_same_bits() {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for n in 2..=5 {
             run_communicators(kind, n, options(Algorithm::Direct), |c| {
                 let rank = c.members().index();
@@ -132,7 +132,7 @@ fn parts_and_the_whole_have_the_same_bits() {
 #[test]
 fn sixteen_bits_are_added_in_f32_and_rounded_once() {
     // 1 + 4 x 2^-9 is 1 + 2^-7, a bf16; each 2^-9 alone is lost beside 1 in bf16.
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for algorithm in super::ALGORITHMS {
             let sums = run_communicators(kind, 5, options(algorithm), |c| {
                 let own = match c.members().index() {
@@ -144,7 +144,8 @@ fn sixteen_bits_are_added_in_f32_and_rounded_once() {
                 sum.expect("ranks agree").to_values::<bf16>()
             });
             let expected = vec![bf16::from_f32(1.0 + f32::powi(2.0, -7)); 7];
-            assert_eq!(sums, vec![expected; 5], "{kind:?} {algorithm:?}");
+            let right = sums.iter().all(|sum| *sum == expected);
+            assert!(right, "{kind:?} {algorithm:?}: {sums:?}");
         }
     }
 }

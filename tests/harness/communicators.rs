@@ -1,4 +1,4 @@
-//! Communicators of every kind, between threads of the test.
+//! Communicators of every kind, between threads of the test or, under mpirun, between processes.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use burn_dist::communicator::{
     RecordingCommunicator,
 };
 
-use crate::run_threads;
+use crate::{mpi, run_threads};
 
 /// What carries the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,20 +23,34 @@ pub enum Kind {
     Mixed,
     /// Threads of one process, seen through a recorder.
     Recorded,
+    /// Processes that mpirun started, of which this is one.
+    Mpi,
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
-        Self::InProcess,
-        Self::Tcp,
-        Self::SharedMemory,
-        Self::Mixed,
-        Self::Recorded,
-    ];
+    /// Every kind that there is here: MPI under mpirun, the others elsewhere.
+    pub fn all() -> Vec<Self> {
+        if under_mpirun() {
+            return vec![Self::Mpi];
+        }
+        vec![
+            Self::InProcess,
+            Self::Tcp,
+            Self::SharedMemory,
+            Self::Mixed,
+            Self::Recorded,
+        ]
+    }
 }
 
-/// Runs `f` on `n` rank threads, each with its communicator; results in rank order.
+/// Whether mpirun started this test, and the feature `mpi` is there: ranks are processes then, of which
+/// each runs the tests one by one, with `--test-threads 1`.
+pub fn under_mpirun() -> bool {
+    cfg!(feature = "mpi") && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some()
+}
+
+/// Runs `f` on `n` rank threads, each with its communicator; results in rank order. Under mpirun this
+/// process is one of the ranks, or none if there are fewer: the result is its own.
 ///
 /// # Panics
 /// If a rank panics, or if the ranks do not end before the deadline.
@@ -47,15 +61,18 @@ pub fn run_communicators<T: Send>(
     f: impl Fn(Arc<dyn Communicator>) -> T + Send + Sync,
 ) -> Vec<T> {
     let ranks: Vec<usize> = (0..n).collect();
+    if kind == Kind::Mpi {
+        return mpi::run(n, options, f);
+    }
     let hub = InProcessHub::new();
     let streams = Mutex::new(match kind {
-        Kind::InProcess | Kind::Recorded => Vec::new(),
+        Kind::InProcess | Kind::Recorded | Kind::Mpi => Vec::new(),
         Kind::Tcp | Kind::SharedMemory | Kind::Mixed => tcp_mesh(n).into_iter().map(Some).collect(),
     });
     run_threads(n, |rank| {
         let members = Members::new("contract", &ranks, rank).expect("a valid group");
         let communicator: Arc<dyn Communicator> = match kind {
-            Kind::InProcess => Arc::new(hub.connect(&members, options, None)),
+            Kind::InProcess | Kind::Mpi => Arc::new(hub.connect(&members, options, None)),
             Kind::Recorded => {
                 let inner = Arc::new(hub.connect(&members, options, None));
                 Arc::new(RecordingCommunicator::new(inner))

@@ -2,6 +2,8 @@
 #![warn(missing_docs)]
 
 mod communicators;
+#[cfg_attr(not(feature = "mpi"), path = "without_mpi.rs")]
+mod mpi;
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use burn_dist::communicator::{CommunicatorOptions, InProcessHub, Members};
 use burn_dist::{ProcessGroup, Result};
 
-pub use communicators::{Kind, run_communicators, tcp_mesh};
+pub use communicators::{Kind, run_communicators, tcp_mesh, under_mpirun};
 
 /// No cross-rank test takes longer; one that does is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -41,6 +43,28 @@ pub fn run_group<T: Send + 'static>(
 /// # Panics
 /// If a rank panics, or if the ranks do not end before the deadline.
 pub fn run_threads<T: Send>(n: usize, f: impl Fn(usize) -> T + Send + Sync) -> Vec<T> {
+    let results = with_deadline(|| {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..n)
+                .map(|rank| {
+                    let f = &f;
+                    scope.spawn(move || f(rank))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join())
+                .collect::<Vec<_>>()
+        })
+    });
+    results
+        .into_iter()
+        .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        .collect()
+}
+
+/// Runs `f`; ends the whole test binary if it takes longer than [`DEADLINE`].
+fn with_deadline<T>(f: impl FnOnce() -> T) -> T {
     let (done, ended) = mpsc::channel::<()>();
     std::thread::spawn(move || {
         if ended.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -49,21 +73,7 @@ pub fn run_threads<T: Send>(n: usize, f: impl Fn(usize) -> T + Send + Sync) -> V
             std::process::abort();
         }
     });
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..n)
-            .map(|rank| {
-                let f = &f;
-                scope.spawn(move || f(rank))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join())
-            .collect::<Vec<_>>()
-    });
+    let result = f();
     drop(done);
-    results
-        .into_iter()
-        .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        .collect()
+    result
 }

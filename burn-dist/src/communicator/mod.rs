@@ -10,6 +10,8 @@ mod header;
 mod host_buffer;
 mod in_process;
 mod members;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod options;
 mod peer_connection;
 mod process;
@@ -32,6 +34,8 @@ pub use chunks::{
 pub use host_buffer::HostBuffer;
 pub use in_process::{InProcessCommunicator, InProcessHub};
 pub use members::Members;
+#[cfg(feature = "mpi")]
+pub use mpi::{MpiCommunicator, MpiRuntime};
 pub use options::{Algorithm, CommunicatorOptions};
 pub use peer_connection::PeerConnection;
 pub use process::ProcessCommunicator;

@@ -9,6 +9,8 @@ use super::flight_signal::{self, FlightSignal};
 use super::peers::Peers;
 use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
 use crate::communicator::{Communicator, InProcessHub, Members, ProcessCommunicator};
+#[cfg(feature = "mpi")]
+use crate::communicator::{MpiCommunicator, MpiRuntime};
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
 use crate::group::ProcessGroup;
@@ -49,6 +51,8 @@ struct Inner {
 enum Fabric {
     Threads(InProcessHub),
     Processes(Peers),
+    #[cfg(feature = "mpi")]
+    Mpi(MpiRuntime),
 }
 
 /// How long a store outlives a start that failed.
@@ -100,6 +104,10 @@ impl World {
         }
         let fabric = match environment.world_size {
             1 => Fabric::Threads(InProcessHub::new()),
+            #[cfg(feature = "mpi")]
+            _ if environment.launcher == Launcher::OpenMpi && options.mpi => {
+                Self::start_mpi(environment)?
+            }
             _ => Self::join(environment, &options)?,
         };
         let recorder = (options.flight_recorder && environment.world_size > 1).then(|| {
@@ -119,6 +127,24 @@ impl World {
             _signal: signal,
             generations: Mutex::default(),
         })))
+    }
+
+    /// MPI's own numbers must be those of the launcher's variables.
+    #[cfg(feature = "mpi")]
+    fn start_mpi(environment: &Environment) -> Result<Fabric> {
+        let runtime = MpiRuntime::start()?;
+        let found = (runtime.rank(), runtime.size());
+        let told = (environment.rank, environment.world_size);
+        match found == told {
+            true => Ok(Fabric::Mpi(runtime)),
+            false => Err(DistError::config(
+                format!(
+                    "MPI says rank {} of {}, but the variables say rank {} of {}",
+                    found.0, found.1, told.0, told.1
+                ),
+                "build with the MPI whose mpirun starts the program, or set `mpi: false`",
+            )),
+        }
     }
 
     fn join(environment: &Environment, options: &WorldOptions) -> Result<Fabric> {
@@ -249,6 +275,13 @@ impl World {
                 let streams = peers.connect_group(&members, &key, timeout)?;
                 Arc::new(ProcessCommunicator::new(
                     members, streams, options, recorder,
+                )?)
+            }
+            #[cfg(feature = "mpi")]
+            Fabric::Mpi(runtime) => {
+                let key = self.next_key(name, ranks);
+                Arc::new(MpiCommunicator::new(
+                    runtime, members, &key, options, recorder,
                 )?)
             }
         };

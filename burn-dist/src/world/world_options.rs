@@ -21,6 +21,8 @@ pub struct WorldOptions {
     pub pipelined: bool,
     /// Ranks compare what they call before data moves; `false` is for measurements.
     pub check_calls: bool,
+    /// Ranks that mpirun started talk over MPI, where this crate has the feature `mpi`.
+    pub mpi: bool,
     /// The last calls are noted, and written to a file when one fails or on SIGUSR1.
     pub flight_recorder: bool,
 }
@@ -36,6 +38,7 @@ impl Default for WorldOptions {
             host: None,
             pipelined: true,
             check_calls: true,
+            mpi: true,
             flight_recorder: true,
         }
     }

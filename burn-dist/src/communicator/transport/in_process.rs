@@ -155,9 +155,8 @@ impl InProcessTransport {
             fence(Ordering::SeqCst);
             let outcome = self.sleep(peer, patience, before, &ready);
             bell.sleeping.store(false, Ordering::Relaxed);
-            match outcome? {
-                true => return Ok(()),
-                false => {}
+            if outcome? {
+                return Ok(());
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) const MAX_MESSAGE: usize = 64 << 10;
 
 /// Looks before a member gives its core away: some tens of microseconds where every member has a
 /// core, few where members must take turns.
-fn spins(members: usize) -> u32 {
+pub(super) fn spins(members: usize) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if members <= cores { 4000 } else { 10 }
 }
