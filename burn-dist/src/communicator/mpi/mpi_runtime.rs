@@ -18,8 +18,8 @@ const MAKE: c_int = 5;
 /// Longest name of a group on the wire.
 const MAX_KEY: usize = 60_000;
 
-/// MPI, started for calls from several threads. Ends when the last clone is dropped, unless a group
-/// failed: then the process ends without it, and mpirun ends those that are stuck. Cheap to clone.
+/// MPI, started for calls from several threads. Ends with the process, in order unless a group failed:
+/// then mpirun ends the ranks that are stuck. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MpiRuntime(Arc<Inner>);
 
@@ -32,8 +32,6 @@ struct Inner {
     hosts: Vec<usize>,
     /// Groups are made one at a time.
     making: Mutex<()>,
-    /// A group failed: the end of MPI waits for ranks that may not come.
-    failed: AtomicBool,
 }
 
 fn refuse(problem: impl Into<String>, hint: &str) -> DistError {
@@ -41,30 +39,35 @@ fn refuse(problem: impl Into<String>, hint: &str) -> DistError {
 }
 
 impl MpiRuntime {
-    /// Starts MPI. All ranks of the job call this.
+    /// Starts MPI, unless it is. All ranks of the job call this.
     ///
     /// # Errors
-    /// [`DistError::Config`] if MPI was started or ended before in this process, or if it cannot be
-    /// called from several threads.
+    /// [`DistError::Config`] if MPI was ended before in this process, or if it cannot be called from
+    /// several threads.
     pub fn start() -> Result<Self> {
-        let (mut before, mut provided) = (0, 0);
-        let again = "make one world per process, and keep it until the end";
-        // SAFETY: MPI_Initialized may be called at any time, MPI_Init_thread once, and null pointers
-        // stand for the program's arguments.
+        let (mut before, mut after, mut provided) = (0, 0, 0);
+        let again = "make worlds before MPI is ended";
+        // SAFETY: the first two may be called at any time, MPI_Init_thread once; null pointers stand for
+        // the program's arguments. `finalize` takes and returns nothing, and does not panic.
         unsafe {
+            let multiple = ffi::RSMPI_THREAD_MULTIPLE;
+            ffi::MPI_Finalized(&mut after);
+            if after != 0 {
+                return Err(refuse("MPI was ended before in this process", again));
+            }
             ffi::MPI_Initialized(&mut before);
             if before != 0 {
-                return Err(refuse("MPI was started before in this process", again));
+                ffi::MPI_Query_thread(&mut provided);
+            } else {
+                let (count, arguments) = (std::ptr::null_mut(), std::ptr::null_mut());
+                let code = ffi::MPI_Init_thread(count, arguments, multiple, &mut provided);
+                check(code).map_err(|e| refuse(format!("MPI did not start: {e}"), again))?;
+                libc::atexit(finalize);
             }
-            let (arguments, multiple) = (std::ptr::null_mut(), ffi::RSMPI_THREAD_MULTIPLE);
-            let code =
-                ffi::MPI_Init_thread(std::ptr::null_mut(), arguments, multiple, &mut provided);
-            check(code).map_err(|e| refuse(format!("MPI did not start: {e}"), again))?;
             if provided < multiple {
-                ffi::MPI_Finalize();
                 return Err(refuse(
                     format!("this MPI gives thread level {provided}, but {multiple} is needed"),
-                    "use an MPI that was built with MPI_THREAD_MULTIPLE",
+                    "use an MPI that was built with MPI_THREAD_MULTIPLE, and start it with that",
                 ));
             }
         }
@@ -90,7 +93,6 @@ impl MpiRuntime {
                 size: size as usize,
                 hosts,
                 making: Mutex::new(()),
-                failed: AtomicBool::new(false),
             })))
         }
     }
@@ -111,7 +113,7 @@ impl MpiRuntime {
     }
 
     pub(super) fn note_failure(&self) {
-        self.0.failed.store(true, Ordering::Release);
+        FAILED.store(true, Ordering::Release);
     }
 
     /// A communicator of these members, all of whom are here.
@@ -160,6 +162,7 @@ impl MpiRuntime {
                 None => true,
             });
             if let Some((other, theirs)) = wrong {
+                self.note_failure();
                 return Err(failure(format!(
                     "rank {other} makes another group: expected {:?}, got {:?}",
                     String::from_utf8_lossy(&key),
@@ -175,6 +178,7 @@ impl MpiRuntime {
             std::mem::forget(key.clone());
         }
         if !missing.is_empty() {
+            self.note_failure();
             return Err(failure(format!(
                 "rank(s) {missing:?} did not come to group {} within {longest:?}",
                 members.name()
@@ -227,10 +231,10 @@ impl MpiRuntime {
         }
     }
 
-    /// Ends MPI with the last clone even if a group failed, for a program that goes on after that on all
-    /// ranks: the end of MPI waits for every rank.
-    pub fn finish(self) {
-        self.0.failed.store(false, Ordering::Release);
+    /// Forgets that groups failed, in a program that goes on after that on all ranks: MPI then ends in
+    /// order.
+    pub fn forget_failures(&self) {
+        FAILED.store(false, Ordering::Release);
     }
 
     /// Version of the library, as it describes itself.
@@ -274,14 +278,22 @@ unsafe fn find_hosts(
     Ok(hosts.into_iter().map(|host| host as usize).collect())
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // MPI's end waits for all ranks. After a failure the process ends without it, and mpirun ends
-        // those that are stuck.
-        if std::thread::panicking() || self.failed.load(Ordering::Acquire) {
-            return;
+/// A group of this process failed. MPI belongs to the process, and so does this.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// At the end of the process. MPI's end waits for all ranks: after a failure the process ends without
+/// it, and mpirun ends those that are stuck.
+extern "C" fn finalize() {
+    let mut ended = 0;
+    if FAILED.load(Ordering::Acquire) {
+        return;
+    }
+    // SAFETY: MPI is started, and the program's own threads make no more calls. If the program has ended
+    // MPI itself, nothing is left to do.
+    unsafe {
+        ffi::MPI_Finalized(&mut ended);
+        if ended == 0 {
+            ffi::MPI_Finalize();
         }
-        // SAFETY: MPI is started and was not ended: this is the last user.
-        unsafe { ffi::MPI_Finalize() };
     }
 }
