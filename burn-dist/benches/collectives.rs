@@ -174,7 +174,7 @@ fn measure(group: &ProcessGroup, communicator: &str, sizes: &[usize]) -> Result<
             };
             let mut times = Vec::new();
             // Memory that has been written: untouched zeros would all be one page.
-            let fresh = || HostBuffer::recycled(group.communicator().pool(), DType::F32, vec![len]);
+            let fresh = || HostBuffer::recycled(group.communicator().pool(), DType::F32, &[len]);
             let mut input = fresh();
             input.bytes_mut().fill(0);
             for block in 0..blocks + 2 {

@@ -8,6 +8,11 @@ pub mod data;
 pub mod data_parallel;
 mod error;
 pub mod flight;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(all(test, not(fuzzing)))]
+mod fuzzing;
 mod group;
 pub mod mesh;
 pub mod world;

@@ -214,7 +214,6 @@ impl Shared {
         if let Some(((recorder, _), ticket)) = noted {
             recorder.began(ticket, core.next_sequence(&call.operation), now);
         }
-        let mut traffic = lock(&self.traffic).clone();
         let deadline = now + self.options.timeout;
         // A panic in here is our own bug; it must not leave peers and later calls waiting.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -224,7 +223,6 @@ impl Shared {
                 &self.options,
                 deadline,
                 &self.cancelled,
-                &mut traffic,
             )
         }));
         let outcome = outcome.unwrap_or_else(|_| {
@@ -237,7 +235,7 @@ impl Shared {
                 operation: name.into(),
             })
         });
-        *lock(&self.traffic) = traffic;
+        lock(&self.traffic).copy_from(core.traffic());
         outcome.map_err(|failed| {
             let error = explain(failed, &self.members, self.options.timeout);
             // What this rank itself gave the group up for counts more than what it then met.

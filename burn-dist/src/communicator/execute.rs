@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use super::agreement::{compare, dealt_out};
 use super::algorithms::{self, Links, Reduction};
 use super::failed::{Failed, FaultOrError};
 use super::header::{Header, encode};
@@ -12,7 +13,6 @@ use super::transport::{Fault, Outgoing, Patience, Transport};
 use super::{
     Algorithm, Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Operation, Traffic,
 };
-use crate::error::DistError;
 
 /// The transport and what lasts from call to call.
 #[derive(Debug)]
@@ -24,13 +24,16 @@ pub(super) struct Core {
     pair_sequence: Vec<u64>,
     /// This call's header, and those of the other members, in their order.
     header: Vec<u8>,
+    /// The same for up to two partners, each with its pair's number.
+    pair_headers: [Vec<u8>; 2],
     heard: Vec<Vec<u8>>,
     scratch: Vec<u64>,
+    traffic: Traffic,
     pool: MemoryPool,
     ended: bool,
 }
 
-type Outcome<T> = std::result::Result<T, FaultOrError>;
+pub(super) type Outcome<T> = std::result::Result<T, FaultOrError>;
 
 impl Core {
     pub(super) fn new(
@@ -45,11 +48,17 @@ impl Core {
             sequence: 0,
             pair_sequence: vec![0; size],
             header: Vec::new(),
+            pair_headers: Default::default(),
             heard: vec![Vec::new(); size - 1],
             scratch: Vec::new(),
+            traffic: Traffic::new(size),
             pool,
             ended: false,
         }
+    }
+
+    pub(super) fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// The number that the next call gets: of the group, or of the pair.
@@ -81,7 +90,6 @@ impl Core {
         options: &CommunicatorOptions,
         deadline: Instant,
         cancelled: &AtomicBool,
-        traffic: &mut Traffic,
     ) -> std::result::Result<HostBuffer, Failed> {
         let patience = Patience {
             deadline,
@@ -96,8 +104,8 @@ impl Core {
         encode(self.sequence, operation, dtype, shape, &mut self.header);
         let agreed = match members.size() {
             1 => Ok(None),
-            _ if of_a_pair => self.agree_with_partners(members, patience, traffic),
-            _ => self.agree(operation, members, options, patience, traffic),
+            _ if of_a_pair => self.agree_with_partners(members, patience),
+            _ => self.agree(operation, members, options, patience),
         };
         let outcome = agreed.and_then(|root_shape| match members.size() {
             1 => alone(call),
@@ -107,7 +115,7 @@ impl Core {
                     index: self.index,
                     size,
                     patience,
-                    traffic,
+                    traffic: &mut self.traffic,
                     scratch: &mut self.scratch,
                     pipelined: options.pipelined,
                 };
@@ -117,7 +125,7 @@ impl Core {
         });
         match outcome {
             Ok(output) => {
-                traffic.calls += 1;
+                self.traffic.calls += 1;
                 if !of_a_pair {
                     self.sequence += 1;
                 }
@@ -132,7 +140,7 @@ impl Core {
                     operation: if of_a_pair {
                         name.into()
                     } else {
-                        header.operation
+                        header.operation.into()
                     },
                 })
             }
@@ -147,7 +155,6 @@ impl Core {
         members: &Members,
         options: &CommunicatorOptions,
         patience: Patience<'_>,
-        traffic: &mut Traffic,
     ) -> Outcome<Option<Vec<usize>>> {
         let needed = matches!(operation, Operation::Barrier | Operation::Scatter { .. });
         if !options.check_calls && !needed {
@@ -161,7 +168,7 @@ impl Core {
         let heard = &mut self.heard;
         self.transport
             .exchange_messages(&messages, heard, patience)?;
-        traffic.overhead += (messages.len() * (bytes.len() + 4)) as u64;
+        self.traffic.overhead += (messages.len() * (bytes.len() + 4)) as u64;
         let alike = !matches!(
             operation,
             Operation::AllToAll { .. } | Operation::Scatter { .. }
@@ -174,7 +181,11 @@ impl Core {
         for (other, bytes) in others.zip(heard) {
             let theirs = compare(members, &mine, other, bytes)?;
             if matches!(operation, Operation::Scatter { root } if *root == other) {
-                root_shape = Some(theirs.shape.iter().map(|&dim| dim as usize).collect());
+                let shape = dealt_out(&theirs, members.size());
+                root_shape = Some(shape.ok_or_else(|| Fault::Garbled {
+                    index: other,
+                    detail: "an array that cannot be dealt out".into(),
+                })?);
             }
         }
         Ok(root_shape)
@@ -186,7 +197,6 @@ impl Core {
         &mut self,
         members: &Members,
         patience: Patience<'_>,
-        traffic: &mut Traffic,
     ) -> Outcome<Option<Vec<usize>>> {
         let header = Header::decode(&self.header);
         let header = header.expect("invariant: what was encoded can be read");
@@ -197,28 +207,26 @@ impl Core {
             .filter(|&index| index != self.index)
             .collect();
         partners.dedup();
-        let headers: SmallVec<[Vec<u8>; 2]> = partners
-            .iter()
-            .map(|&partner| {
-                let sequence = self.pair_sequence[partner];
-                self.pair_sequence[partner] += 1;
-                self.header[..8].copy_from_slice(&sequence.to_le_bytes());
-                self.header.clone()
-            })
-            .collect();
+        for (&partner, header) in partners.iter().zip(&mut self.pair_headers) {
+            let sequence = self.pair_sequence[partner];
+            self.pair_sequence[partner] += 1;
+            header.clone_from(&self.header);
+            header[..8].copy_from_slice(&sequence.to_le_bytes());
+        }
+        let headers = &self.pair_headers;
         let messages: SmallVec<[Outgoing<'_>; 2]> = partners
             .iter()
-            .zip(&headers)
+            .zip(headers)
             .map(|(&to, bytes)| Outgoing { to, bytes })
             .collect();
         let heard = &mut self.heard[..partners.len()];
         self.transport
             .exchange_messages(&messages, heard, patience)?;
-        traffic.overhead += messages
+        self.traffic.overhead += messages
             .iter()
             .map(|m| m.bytes.len() as u64 + 4)
             .sum::<u64>();
-        for ((&other, mine), theirs) in partners.iter().zip(&headers).zip(&*heard) {
+        for ((&other, mine), theirs) in partners.iter().zip(headers).zip(&*heard) {
             let mine = Header::decode(mine).expect("invariant: what was encoded can be read");
             let compared = compare(members, &mine, other, theirs);
             if compared.is_err() {
@@ -228,28 +236,6 @@ impl Core {
         }
         Ok(None)
     }
-}
-
-/// The header of member `other`, if it fits this member's own.
-fn compare(members: &Members, mine: &Header, other: usize, bytes: &[u8]) -> Outcome<Header> {
-    let Some(theirs) = Header::decode(bytes) else {
-        return Err(FaultOrError::Fault(Fault::Garbled {
-            index: other,
-            detail: "a header that cannot be read".into(),
-        }));
-    };
-    if !mine.agrees(members.index(), &theirs, other) {
-        let mismatch = DistError::Mismatch {
-            rank: members.rank(),
-            group: members.name().into(),
-            sequence: mine.sequence,
-            differing: members.ranks()[other],
-            expected: mine.describe(),
-            got: theirs.describe(),
-        };
-        return Err(FaultOrError::Error(Box::new(mismatch)));
-    }
-    Ok(theirs)
 }
 
 /// A group of one: nothing travels, shapes and values are those of any other group.
@@ -276,11 +262,10 @@ fn carry_out(
         ..
     } = call;
     let (n, index, dtype) = (links.size, links.index, input.dtype());
-    let array = |shape: Vec<usize>| HostBuffer::recycled(pool, dtype, shape);
     let with_rows = |shape: &[usize], rows: usize| {
-        let mut shape = shape.to_vec();
+        let mut shape: SmallVec<[usize; 6]> = shape.into();
         shape[0] = rows;
-        array(shape)
+        HostBuffer::recycled(pool, dtype, &shape)
     };
     match operation {
         Operation::Barrier => Ok(HostBuffer::zeros(dtype, vec![0])),
@@ -306,7 +291,8 @@ fn carry_out(
             recv_counts,
         } => {
             let row = input.shape()[1..].iter().product::<usize>() * dtype.size();
-            let bytes = |counts: &[usize]| counts.iter().map(|c| c * row).collect::<Vec<_>>();
+            let bytes =
+                |counts: &[usize]| counts.iter().map(|c| c * row).collect::<SmallVec<[_; 8]>>();
             let mut output = with_rows(input.shape(), recv_counts.iter().sum());
             let (send, receive) = (bytes(&send_counts), bytes(&recv_counts));
             let target = output.bytes_mut();
@@ -328,8 +314,8 @@ fn carry_out(
             Ok(output)
         }
         Operation::Scatter { root } => {
-            let shape = root_shape.unwrap_or_else(|| input.shape().to_vec());
-            let mut output = with_rows(&shape, shape[0] / n);
+            let shape = root_shape.as_deref().unwrap_or(input.shape());
+            let mut output = with_rows(shape, shape[0] / n);
             algorithms::scatter(&mut links, root, input.bytes(), output.bytes_mut())?;
             Ok(output)
         }
@@ -337,8 +323,8 @@ fn carry_out(
             if to == Some(index) {
                 return Ok(input);
             }
-            let shape = if from.is_some() { receive } else { vec![0] };
-            let mut output = array(shape);
+            let shape = if from.is_some() { &receive[..] } else { &[0] };
+            let mut output = HostBuffer::recycled(pool, dtype, shape);
             algorithms::send_recv(&mut links, to, input.bytes(), from, output.bytes_mut())?;
             Ok(output)
         }

@@ -1,23 +1,46 @@
 //! The header of a call: what members compare before data moves.
 
+use std::fmt;
 use std::io::Write;
 
 use burn::tensor::DType;
 
 use super::Operation;
 
-/// What one member says about its call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Header {
+/// Numbers as they stand in a header.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0
+            .chunks_exact(8)
+            .map(|b| u64::from_le_bytes(b.try_into().expect("invariant: eight bytes")))
+    }
+
+    fn get(&self, index: usize) -> Option<u64> {
+        self.iter().nth(index)
+    }
+}
+
+impl fmt::Debug for Numbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// What one member says about its call. Reading it allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header<'a> {
     pub(super) sequence: u64,
     /// Operation with its parameters, as `all_reduce(sum)` or `broadcast(root 1)`.
-    pub(super) operation: String,
-    pub(super) dtype: String,
-    pub(super) shape: Vec<u64>,
+    pub(super) operation: &'a str,
+    pub(super) dtype: &'a str,
+    pub(super) shape: Numbers<'a>,
     /// all_to_all: rows to each member; send_recv: the shape to receive.
-    pub(super) send: Vec<u64>,
+    pub(super) send: Numbers<'a>,
     /// all_to_all: rows from each member.
-    pub(super) receive: Vec<u64>,
+    pub(super) receive: Numbers<'a>,
     /// send_recv: partners, by index.
     pub(super) to: Option<u64>,
     pub(super) from: Option<u64>,
@@ -81,7 +104,7 @@ fn text(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> std::io::Result<(
     bytes[start] = (bytes.len() - start - 1) as u8;
 }
 
-impl Header {
+impl<'a> Header<'a> {
     /// As it stands in errors: `all_reduce(sum) f32 [4]`.
     pub(super) fn describe(&self) -> String {
         let Self {
@@ -93,13 +116,13 @@ impl Header {
             receive,
             ..
         } = self;
-        match operation.as_str() {
+        match *operation {
             "barrier" => format!("call {sequence}: barrier"),
             "all_to_all" => format!(
                 "call {sequence}: all_to_all {dtype} {shape:?} sending {send:?} and receiving {receive:?} rows"
             ),
             "send_recv" => {
-                let side = |name: &str, index: Option<u64>, shape: &[u64]| match index {
+                let side = |name: &str, index: Option<u64>, shape: &Numbers<'_>| match index {
                     Some(index) => format!(" {name} index {index}: {shape:?}"),
                     None => String::new(),
                 };
@@ -114,11 +137,11 @@ impl Header {
     }
 
     /// Whether the header of member `other` fits this one of member `own`.
-    pub(super) fn agrees(&self, own: usize, theirs: &Header, other: usize) -> bool {
+    pub(super) fn agrees(&self, own: usize, theirs: &Header<'_>, other: usize) -> bool {
         if self.operation != theirs.operation || self.sequence != theirs.sequence {
             return false;
         }
-        let operation = self.operation.as_str();
+        let operation = self.operation;
         if operation == "barrier" {
             return true;
         }
@@ -126,7 +149,8 @@ impl Header {
             return false;
         }
         if operation == "all_to_all" {
-            return self.shape.get(1..) == theirs.shape.get(1..)
+            // Rows may differ in number, not in length.
+            return self.shape.0.get(8..) == theirs.shape.0.get(8..)
                 && self.receive.get(other) == theirs.send.get(own)
                 && self.send.get(other) == theirs.receive.get(own);
         }
@@ -142,8 +166,8 @@ impl Header {
         operation.starts_with("scatter") || self.shape == theirs.shape
     }
 
-    /// `None` if the bytes are not a header: never allocates more than they hold.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// `None` if the bytes are not a header.
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let sequence = reader.u64()?;
         let operation = reader.text()?;
@@ -169,8 +193,8 @@ impl Header {
 
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
-    fn take(&mut self, count: usize) -> Option<&[u8]> {
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
@@ -180,20 +204,38 @@ impl Reader<'_> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    fn text(&mut self) -> Option<String> {
+    fn text(&mut self) -> Option<&'a str> {
         let length = self.take(1)?[0];
-        String::from_utf8(self.take(length.into())?.to_vec()).ok()
+        std::str::from_utf8(self.take(length.into())?).ok()
     }
 
-    fn list(&mut self) -> Option<Vec<u64>> {
+    fn list(&mut self) -> Option<Numbers<'a>> {
         let count = u32::from_le_bytes(self.take(4)?.try_into().ok()?) as usize;
-        let bytes = self.take(count.checked_mul(8)?)?;
-        Some(
-            bytes
-                .chunks_exact(8)
-                .map(|b| u64::from_le_bytes(b.try_into().expect("invariant: eight bytes")))
-                .collect(),
-        )
+        self.take(count.checked_mul(8)?).map(Numbers)
+    }
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl Operation {
+    /// Decodes the header of another member and uses it: the bytes that it holds, and how it is
+    /// described. `None` if it is refused.
+    pub(crate) fn fuzz_header(bytes: &[u8]) -> Option<(usize, String)> {
+        let header = Header::decode(bytes)?;
+        // Compared with itself it gets past the names, to the lists.
+        let _ = header.agrees(0, &header, 1);
+        let lists = [&header.shape, &header.send, &header.receive];
+        let values: usize = lists.iter().map(|list| list.0.len()).sum();
+        let held = header.operation.len() + header.dtype.len() + values;
+        Some((held, header.describe()))
+    }
+
+    /// What a member sends before this call.
+    #[cfg(test)]
+    pub(crate) fn fuzz_encode(&self, sequence: u64, dtype: DType, shape: &[usize]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(sequence, self, dtype, shape, &mut bytes);
+        bytes
     }
 }
 
@@ -203,51 +245,56 @@ mod tests {
     use crate::communicator::ReduceOp;
     use proptest::prelude::*;
 
-    impl Header {
-        fn new(sequence: u64, operation: &Operation, dtype: DType, shape: &[usize]) -> Self {
-            let mut bytes = Vec::new();
-            encode(sequence, operation, dtype, shape, &mut bytes);
-            Self::decode(&bytes).expect("invariant: what was encoded can be read")
-        }
+    fn encoded(sequence: u64, operation: &Operation, dtype: DType, shape: &[usize]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(sequence, operation, dtype, shape, &mut bytes);
+        bytes
     }
 
-    fn all_to_all() -> Header {
+    fn all_to_all(send: [usize; 2], receive: [usize; 2]) -> Vec<u8> {
         let operation = Operation::AllToAll {
-            send_counts: vec![1, 2],
-            recv_counts: vec![1, 0],
+            send_counts: send.to_vec(),
+            recv_counts: receive.to_vec(),
         };
-        Header::new(7, &operation, DType::F32, &[3, 4])
+        encoded(7, &operation, DType::F32, &[3, 4])
+    }
+
+    fn described(bytes: &[u8]) -> String {
+        Header::decode(bytes).expect("a header").describe()
     }
 
     #[test]
     fn headers_say_what_they_are() {
-        let header = Header::new(0, &Operation::AllReduce(ReduceOp::Sum), DType::F32, &[4]);
-        assert_eq!(header.describe(), "call 0: all_reduce(sum) f32 [4]");
-        let header = Header::new(2, &Operation::Broadcast { root: 1 }, DType::BF16, &[2, 3]);
-        assert_eq!(header.describe(), "call 2: broadcast(root 1) bf16 [2, 3]");
+        let header = encoded(0, &Operation::AllReduce(ReduceOp::Sum), DType::F32, &[4]);
+        assert_eq!(described(&header), "call 0: all_reduce(sum) f32 [4]");
+        let header = encoded(2, &Operation::Broadcast { root: 1 }, DType::BF16, &[2, 3]);
+        assert_eq!(described(&header), "call 2: broadcast(root 1) bf16 [2, 3]");
     }
 
     #[test]
     fn all_to_all_counts_must_mirror() {
-        let mine = all_to_all();
-        let mut theirs = mine.clone();
-        (theirs.send, theirs.receive) = (vec![0, 3], vec![2, 3]);
-        theirs.shape = vec![3, 4];
-        assert!(mine.agrees(0, &theirs, 1));
-        theirs.send[0] = 1;
-        assert!(!mine.agrees(0, &theirs, 1));
+        let agree = |mine: &[u8], theirs: &[u8]| {
+            let theirs = Header::decode(theirs).expect("a header");
+            Header::decode(mine)
+                .expect("a header")
+                .agrees(0, &theirs, 1)
+        };
+        let mine = all_to_all([1, 2], [1, 0]);
+        assert!(agree(&mine, &all_to_all([0, 3], [2, 3])));
+        assert!(!agree(&mine, &all_to_all([1, 3], [2, 3])));
     }
 
     #[test]
     fn headers_round_trip_and_cut_ones_are_refused() {
-        let header = all_to_all();
+        let header = all_to_all([1, 2], [1, 0]);
         let operation = Operation::AllToAll {
             send_counts: vec![1, 2],
             recv_counts: vec![1, 0],
         };
         let mut bytes = vec![9; 300];
         encode(7, &operation, DType::F32, &[3, 4], &mut bytes);
-        assert_eq!(Header::decode(&bytes).as_ref(), Some(&header));
+        assert_eq!(bytes, header);
+        assert!(Header::decode(&bytes).is_some());
         for cut in 0..bytes.len() {
             assert_eq!(Header::decode(&bytes[..cut]), None);
         }

@@ -1,6 +1,7 @@
 //! [`HostBuffer`]: what a communicator moves.
 
 use burn::tensor::{Bytes, DType, TensorData};
+use smallvec::SmallVec;
 
 use super::MemoryPool;
 
@@ -9,7 +10,8 @@ use super::MemoryPool;
 pub struct HostBuffer {
     bytes: Bytes,
     dtype: DType,
-    shape: Vec<usize>,
+    /// Of few dims: kept without allocating.
+    shape: SmallVec<[usize; 6]>,
 }
 
 impl HostBuffer {
@@ -27,7 +29,7 @@ impl HostBuffer {
         Self {
             bytes,
             dtype,
-            shape,
+            shape: shape.into(),
         }
     }
 
@@ -41,23 +43,23 @@ impl HostBuffer {
         Self {
             bytes,
             dtype,
-            shape,
+            shape: shape.into(),
         }
     }
 
     /// An array of any content, in memory that a pool lends.
-    pub fn recycled(pool: &MemoryPool, dtype: DType, shape: Vec<usize>) -> Self {
+    pub fn recycled(pool: &MemoryPool, dtype: DType, shape: &[usize]) -> Self {
         let len = shape.iter().product::<usize>() * dtype.size();
         Self {
             bytes: pool.take(len),
             dtype,
-            shape,
+            shape: shape.into(),
         }
     }
 
     /// A one-dimensional array from values.
     pub fn from_values<E: burn::tensor::Element + bytemuck::Pod>(values: Vec<E>) -> Self {
-        let shape = vec![values.len()];
+        let shape = SmallVec::from_slice(&[values.len()]);
         Self {
             bytes: Bytes::from_elems(values),
             dtype: E::dtype(),
@@ -100,7 +102,7 @@ impl HostBuffer {
             self.num_elements(),
             "invariant: a reshape keeps the number of elements"
         );
-        self.shape = shape;
+        self.shape = shape.into();
         self
     }
 
@@ -115,7 +117,7 @@ impl HostBuffer {
 
     /// Takes the parts: bytes, element type, shape.
     pub fn into_parts(self) -> (Bytes, DType, Vec<usize>) {
-        (self.bytes, self.dtype, self.shape)
+        (self.bytes, self.dtype, self.shape.into_vec())
     }
 }
 
@@ -128,6 +130,6 @@ impl From<TensorData> for HostBuffer {
 
 impl From<HostBuffer> for TensorData {
     fn from(buffer: HostBuffer) -> Self {
-        TensorData::from_bytes(buffer.bytes, buffer.shape, buffer.dtype)
+        TensorData::from_bytes(buffer.bytes, buffer.shape.into_vec(), buffer.dtype)
     }
 }

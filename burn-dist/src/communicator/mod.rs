@@ -1,5 +1,6 @@
 //! Communicators: how ranks exchange contiguous buffers. The contract is in `README.md`.
 
+mod agreement;
 mod algorithms;
 mod call;
 mod chunks;

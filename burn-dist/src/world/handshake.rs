@@ -142,6 +142,94 @@ pub(super) fn accept(stream: &TcpStream, secret: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl super::World {
+    /// Connects to a server that errs by `noise`; whether that succeeds.
+    pub(crate) fn fuzz_connect(noise: &[u8]) -> bool {
+        let connect = |stream: &TcpStream| connect(stream, erring::SECRET);
+        let say = |peer: &mut erring::Peer<'_>| peer.accept();
+        erring::meet(connect, say, noise).is_ok_and(|outcome| outcome.is_ok())
+    }
+}
+
+/// Peers that know the secret and err, so that fuzzing gets past the first proof.
+#[cfg(any(test, fuzzing))]
+pub(super) mod erring {
+    use super::*;
+    use std::net::{Shutdown, TcpListener};
+
+    pub(in crate::world) const SECRET: &str = "words";
+
+    /// Says what it should, each byte XORed with the next one of `noise`, and hangs up when that ends.
+    #[derive(Debug)]
+    pub(in crate::world) struct Peer<'a> {
+        stream: &'a TcpStream,
+        noise: &'a [u8],
+    }
+
+    impl Peer<'_> {
+        fn say(&mut self, bytes: &[u8]) -> Option<()> {
+            let (now, later) = self.noise.split_at(bytes.len().min(self.noise.len()));
+            let said: Vec<u8> = bytes.iter().zip(now).map(|(b, n)| b ^ n).collect();
+            self.noise = later;
+            self.stream.write_all(&said).ok()?;
+            (said.len() == bytes.len()).then_some(())
+        }
+
+        fn hear<const N: usize>(&mut self) -> Option<[u8; N]> {
+            let mut bytes = [0; N];
+            self.stream.read_exact(&mut bytes).ok()?;
+            Some(bytes)
+        }
+
+        /// As the connecting side, with `hello` after the handshake.
+        pub(in crate::world) fn connect(&mut self, hello: &[u8]) -> Option<()> {
+            self.say(&MAGIC)?;
+            let (client, server) = ([7; 32], self.hear::<32>()?);
+            let ours = proof(SECRET, "client", &client, &server).finalize();
+            self.say(&[&client[..], &ours.into_bytes(), hello].concat())
+        }
+
+        /// As the accepting side.
+        pub(in crate::world) fn accept(&mut self) -> Option<()> {
+            self.hear::<5>()?;
+            let server = [7; 32];
+            self.say(&server)?;
+            let client = self.hear::<32>()?;
+            self.hear::<32>()?;
+            let ours = proof(SECRET, "server", &client, &server).finalize();
+            self.say(&ours.into_bytes())
+        }
+    }
+
+    /// What comes of `honest` when it meets an erring peer.
+    pub(in crate::world) fn meet<T: Send>(
+        honest: impl FnOnce(&TcpStream) -> T + Send,
+        errs: impl FnOnce(&mut Peer<'_>) -> Option<()>,
+        noise: &[u8],
+    ) -> std::io::Result<T> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let stream = &TcpStream::connect(listener.local_addr()?)?;
+        let (other, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        std::thread::scope(|scope| {
+            // Owns its end, which is closed as soon as it is through.
+            let honest = scope.spawn(move || honest(&other));
+            let mut peer = Peer { stream, noise };
+            // What is left of the noise comes as it is.
+            if errs(&mut peer).is_some() {
+                let _ = peer.stream.write_all(peer.noise);
+            }
+            let _ = stream.shutdown(Shutdown::Write);
+            match honest.join() {
+                Ok(outcome) => Ok(outcome),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::StoreClient;
+#[cfg(any(test, fuzzing))]
+use super::World;
+#[cfg(any(test, fuzzing))]
+use super::handshake::erring;
 use super::handshake::{self, Refusal};
 use crate::communicator::{Members, PeerConnection};
 use crate::error::{DistError, Result};
@@ -206,10 +210,7 @@ impl Peers {
         let rest = rest.clamp(Duration::from_millis(10), Duration::from_secs(30));
         let stream = TcpStream::connect_timeout(&address, rest)?;
         handshake::connect(&stream, &self.shared.secret)?;
-        let mut hello = (index as u64).to_le_bytes().to_vec();
-        hello.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        hello.extend_from_slice(key.as_bytes());
-        (&stream).write_all(&hello)?;
+        (&stream).write_all(&hello(index, key))?;
         Ok(stream)
     }
 
@@ -276,16 +277,50 @@ fn accept_peers(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// Who it is and for which group; `None` for a stranger.
-fn greet(mut stream: &TcpStream, secret: &str) -> Option<(String, usize)> {
+fn greet(stream: &TcpStream, secret: &str) -> Option<(String, usize)> {
     handshake::accept(stream, secret).ok()?;
+    read_hello(stream)
+}
+
+/// What a peer says after the handshake: its index in the group, and the key of the group.
+fn hello(index: usize, key: &str) -> Vec<u8> {
+    let mut hello = (index as u64).to_le_bytes().to_vec();
+    hello.extend_from_slice(&(key.len() as u32).to_le_bytes());
+    hello.extend_from_slice(key.as_bytes());
+    hello
+}
+
+fn read_hello(mut from: impl Read) -> Option<(String, usize)> {
     let mut head = [0; 12];
-    stream.read_exact(&mut head).ok()?;
+    from.read_exact(&mut head).ok()?;
     let index = u64::from_le_bytes(head[..8].try_into().ok()?);
     let length = u32::from_le_bytes(head[8..].try_into().ok()?) as usize;
     if length > MAX_GROUP_KEY {
         return None;
     }
     let mut key = vec![0; length];
-    stream.read_exact(&mut key).ok()?;
+    from.read_exact(&mut key).ok()?;
     Some((String::from_utf8(key).ok()?, usize::try_from(index).ok()?))
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl World {
+    /// Greets a peer that errs by `noise`; see [`erring`].
+    pub(crate) fn fuzz_greet(noise: &[u8]) -> Option<(String, usize)> {
+        let greet = |stream: &TcpStream| greet(stream, erring::SECRET);
+        let say = |peer: &mut erring::Peer<'_>| peer.connect(&hello(3, "group"));
+        erring::meet(greet, say, noise).ok()?
+    }
+
+    /// What a peer says after the handshake.
+    pub(crate) fn fuzz_hello(from: impl Read) -> Option<(String, usize)> {
+        read_hello(from)
+    }
+
+    /// Who says `key` after the handshake.
+    #[cfg(test)]
+    pub(crate) fn fuzz_hello_of(index: usize, key: &str) -> Vec<u8> {
+        hello(index, key)
+    }
 }

@@ -7,6 +7,8 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::Fault;
+#[cfg(any(test, fuzzing))]
+use crate::communicator::PeerConnection;
 
 const ABORT: u8 = 3;
 const LEAVE: u8 = 4;
@@ -22,8 +24,8 @@ const HEAD: usize = 5;
 const FAREWELL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
+struct Connection<S = TcpStream> {
+    stream: S,
     /// What has come and is no whole word yet.
     heard: Vec<u8>,
     /// The member has left or broken off.
@@ -72,7 +74,18 @@ fn parse(bytes: &[u8]) -> (Word<'_>, usize) {
     }
 }
 
-impl Connection {
+fn abort_word(cause: &str) -> Vec<u8> {
+    let mut end = cause.len().min(MAX_CAUSE);
+    while !cause.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut word = vec![ABORT];
+    word.extend_from_slice(&(end as u32).to_le_bytes());
+    word.extend_from_slice(&cause.as_bytes()[..end]);
+    word
+}
+
+impl<S: Read> Connection<S> {
     /// Takes in what has come from member `index`; an abort or another protocol is returned.
     fn listen(&mut self, index: usize) -> Result<(), Fault> {
         let mut buffer = [0; 256];
@@ -118,7 +131,9 @@ impl Connection {
         self.heard.drain(..rest);
         Ok(())
     }
+}
 
+impl Connection {
     /// Says a word, within a bounded time.
     fn say(&mut self, word: &[u8], until: Instant) {
         let mut done = 0;
@@ -147,7 +162,8 @@ impl Control {
                     stream.set_nodelay(true)?;
                     Some(Connection {
                         stream,
-                        heard: Vec::new(),
+                        // Words to wake a member are one byte, and come at any time.
+                        heard: Vec::with_capacity(256),
                         gone: None,
                         cut: false,
                     })
@@ -192,14 +208,7 @@ impl Control {
     }
 
     pub(super) fn abort(&mut self, cause: &str) {
-        let mut end = cause.len().min(MAX_CAUSE);
-        while !cause.is_char_boundary(end) {
-            end -= 1;
-        }
-        let mut word = vec![ABORT];
-        word.extend_from_slice(&(end as u32).to_le_bytes());
-        word.extend_from_slice(&cause.as_bytes()[..end]);
-        self.farewell(&word);
+        self.farewell(&abort_word(cause));
     }
 
     pub(super) fn leave(&mut self) {
@@ -230,6 +239,41 @@ impl Drop for Control {
                 }
             }
         }
+    }
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl PeerConnection {
+    /// Listens to a member until it is gone. The room that was taken for what it said, and how it
+    /// went: the reason of its abort, `left` or `lost`; `None` if it said what it should not.
+    pub(crate) fn fuzz_control(stream: impl Read) -> (usize, Option<String>) {
+        let mut connection = Connection {
+            stream,
+            heard: Vec::new(),
+            gone: None,
+            cut: false,
+        };
+        let heard = connection.listen(0);
+        let farewell = match heard.err().or(connection.gone) {
+            Some(Fault::PeerFailed { cause, .. }) => Some(cause),
+            Some(Fault::Left { .. }) => Some("left".into()),
+            Some(Fault::Lost { .. }) => Some("lost".into()),
+            _ => None,
+        };
+        (connection.heard.capacity(), farewell)
+    }
+
+    /// Some words before an abort.
+    #[cfg(test)]
+    pub(crate) fn fuzz_abort(cause: &str) -> Vec<u8> {
+        [&[WAKE, WAKE], &abort_word(cause)[..]].concat()
+    }
+
+    /// A word before a member leaves.
+    #[cfg(test)]
+    pub(crate) fn fuzz_leave() -> Vec<u8> {
+        vec![WAKE, LEAVE]
     }
 }
 

@@ -122,7 +122,7 @@ impl StreamTransport {
             let count = BLOCK.min(own.end - start);
             for (peer, address) in others.clone().zip(&there) {
                 let block = &mut blocks[peer * BLOCK..peer * BLOCK + count];
-                self.fetch(peer, address + start as u64, block)?;
+                self.fetch(peer, address.wrapping_add(start as u64), block)?;
             }
             let target = match &mut arrays {
                 Arrays::InPlace(data) => &mut data[start..start + count],
@@ -143,7 +143,7 @@ impl StreamTransport {
         if let Arrays::InPlace(data) = &mut arrays {
             for (peer, address) in others.zip(&there) {
                 let chunk = chunks.byte_range(peer, element);
-                let address = address + chunk.start as u64;
+                let address = address.wrapping_add(chunk.start as u64);
                 self.fetch(peer, address, &mut data[chunk])?;
             }
             self.tell(&addresses, patience)?;

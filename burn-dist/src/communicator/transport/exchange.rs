@@ -5,6 +5,8 @@ use smallvec::SmallVec;
 use super::lane::Lane;
 use super::streams::{Job, Lanes, Wants};
 use super::{Fault, MAX_MESSAGE, Outgoing};
+#[cfg(any(test, fuzzing))]
+use crate::communicator::PeerConnection;
 
 /// Bytes moved at a time in one direction: sender and receiver work on neighbouring blocks, and a
 /// block stays in the cache between them.
@@ -135,11 +137,16 @@ impl Receive<'_> {
     }
 
     fn advance(&mut self, lane: &mut Lane) -> Result<bool, Fault> {
+        self.advance_by(|bytes| lane.read(bytes))
+    }
+
+    /// `read` receives what has come and returns how much that was.
+    fn advance_by(&mut self, mut read: impl FnMut(&mut [u8]) -> usize) -> Result<bool, Fault> {
         let mut moved = false;
         if let Some((head, done)) = &mut self.head
             && *done < HEAD
         {
-            let count = lane.read(&mut head[*done..]);
+            let count = read(&mut head[*done..]);
             *done += count;
             if *done < HEAD {
                 return Ok(count > 0);
@@ -162,9 +169,31 @@ impl Receive<'_> {
             Body::Message(bytes) => bytes,
         };
         let end = bytes.len().min(self.done + BLOCK);
-        let count = lane.read(&mut bytes[self.done..end]);
+        let count = read(&mut bytes[self.done..end]);
         self.done += count;
         Ok(moved || count > 0)
+    }
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl PeerConnection {
+    /// Receives a message from a member; `None` if it is refused or ends too early.
+    pub(crate) fn fuzz_message(mut from: impl std::io::Read) -> Option<Vec<u8>> {
+        let mut message = Vec::new();
+        let mut receive = Receive {
+            from: 0,
+            head: Some(([0; HEAD], 0)),
+            body: Body::Message(&mut message),
+            done: 0,
+        };
+        let mut read = |bytes: &mut [u8]| from.read(bytes).unwrap_or(0);
+        while !receive.is_done() {
+            if !receive.advance_by(&mut read).ok()? {
+                return None;
+            }
+        }
+        Some(message)
     }
 }
 

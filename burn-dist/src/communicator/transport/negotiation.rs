@@ -1,5 +1,6 @@
 //! Members of a group that share a host agree to share memory.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use super::lane::Lane;
@@ -8,6 +9,8 @@ use super::segment::{Segment, TOKEN, descriptor};
 use super::streams::Home;
 use super::{Fault, Outgoing, Patience, StreamTransport, Transport};
 use crate::communicator::CommunicatorOptions;
+#[cfg(any(test, fuzzing))]
+use crate::communicator::PeerConnection;
 
 /// Finds out who shares a host, and puts the members of each host on shared memory: all of a host, or
 /// none.
@@ -133,6 +136,13 @@ fn parse_token(text: &str) -> Option<[u8; TOKEN]> {
     Some(token)
 }
 
+/// Two numbers and a token.
+fn parse_words<A: FromStr, B: FromStr>(words: &str) -> Option<(A, B, [u8; TOKEN])> {
+    let mut words = words.split(' ');
+    let (one, other) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some((one, other, parse_token(words.next()?)?))
+}
+
 fn make(size: usize) -> Option<(Segment, std::os::fd::OwnedFd, String)> {
     let token = random_token()?;
     let (segment, file) = Segment::create(size, &token).ok()?;
@@ -141,17 +151,14 @@ fn make(size: usize) -> Option<(Segment, std::os::fd::OwnedFd, String)> {
 
 /// `PROCESS DESCRIPTOR TOKEN`, or nothing.
 fn open(words: &str, size: usize) -> Option<Segment> {
-    let mut words = words.split(' ');
-    let (process, descriptor) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let token = parse_token(words.next()?)?;
+    let (process, descriptor, token) = parse_words(words)?;
     Segment::open(process, descriptor, size, &token).ok()
 }
 
 /// `PROCESS ADDRESS TOKEN`: whether the token can be read there.
 fn reach(words: &str) -> Option<Neighbour> {
-    let mut words = words.split(' ');
-    let (process, address) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Neighbour::reach(process, address, &parse_token(words.next()?)?)
+    let (process, address, token) = parse_words(words)?;
+    Neighbour::reach(process, address, &token)
 }
 
 /// Everybody's words, by member.
@@ -172,4 +179,22 @@ fn tell_all(
         all[other] = String::from_utf8_lossy(&bytes).into_owned();
     }
     Ok(all)
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl PeerConnection {
+    /// Reads a member's words, as a segment and as an address; nothing is opened. Whether they can be
+    /// read as an address.
+    pub(crate) fn fuzz_words(bytes: &[u8]) -> bool {
+        let words = String::from_utf8_lossy(bytes);
+        let _ = parse_words::<u32, i32>(&words);
+        parse_words::<i32, u64>(&words).is_some()
+    }
+
+    /// Words that can be read.
+    #[cfg(test)]
+    pub(crate) fn fuzz_words_of(process: i32, address: u64) -> Vec<u8> {
+        format!("{process} {address} {}", hexadecimal(&[7; TOKEN])).into()
+    }
 }

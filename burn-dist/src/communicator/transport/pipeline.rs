@@ -14,6 +14,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::lane::Lane;
 use super::streams::{Job, Lanes, Wants};
 use super::{Arrays, Fault};
@@ -232,6 +234,19 @@ impl Pipeline<'_> {
             return false;
         }
         debug_assert_eq!(place.0, self.reduced);
+        // Looked at once: what a peer says about its ring may change at any time.
+        let lanes_now = &*lanes;
+        let mut views: SmallVec<[&[u8]; 8]> = SmallVec::new();
+        for peer in 0..size {
+            let view = match peer == index {
+                true => &[],
+                false => lanes_now.at(peer).peek(),
+            };
+            if peer != index && view.len() < piece {
+                return false;
+            }
+            views.push(view);
+        }
         let own = self.range(index);
         let from = own.start + self.reduced;
         let (input, target) = match &mut self.arrays {
@@ -244,15 +259,15 @@ impl Pipeline<'_> {
         if let Some(input) = input {
             target.copy_from_slice(input);
         }
-        let lanes_now = &*lanes;
         reduce_parts(
             self.reduction.dtype,
             self.reduction.op,
             size,
             index,
-            |peer| &lanes_now.at(peer).peek()[..piece],
+            |peer| &views[peer][..piece],
             target,
         );
+        drop(views);
         for peer in others() {
             lanes.of(peer).consume(piece);
             self.flows[peer].receive.done += piece;

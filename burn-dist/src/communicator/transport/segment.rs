@@ -18,6 +18,9 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
+#[cfg(any(test, fuzzing))]
+use crate::communicator::PeerConnection;
+
 pub(super) const TOKEN: usize = 16;
 
 /// Where parcels in a ring may start.
@@ -282,7 +285,8 @@ impl<'a> Ring<'a> {
 /// Skips to the next multiple of [`ALIGN`]. Only one member writes the counter.
 fn align(counter: &AtomicU64) {
     let count = counter.load(Ordering::Relaxed);
-    let aligned = count.next_multiple_of(ALIGN);
+    // Another process may have left any number there.
+    let aligned = count.wrapping_add(ALIGN - 1) & !(ALIGN - 1);
     if aligned != count {
         counter.store(aligned, Ordering::Release);
     }
@@ -291,4 +295,29 @@ fn align(counter: &AtomicU64) {
 /// The number under which other processes find an open file of this one.
 pub(super) fn descriptor(file: &OwnedFd) -> i32 {
     file.as_raw_fd()
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl PeerConnection {
+    /// A ring of which another process may have set the counters, written and taken, to anything: one
+    /// parcel is written, another read. How much was written, how much lay there, and the most that
+    /// either can be.
+    pub(crate) fn fuzz_ring() -> std::io::Result<impl FnMut([u64; 2], &[u8]) -> [usize; 3]> {
+        let (segment, _) = Segment::create(2, &[0; TOKEN])?;
+        Ok(move |[written, taken]: [u64; 2], bytes: &[u8]| {
+            let ring = segment.ring(0, 1);
+            ring.written.store(written, Ordering::Relaxed);
+            ring.taken.store(taken, Ordering::Relaxed);
+            ring.align_written();
+            let sent = ring.write(bytes);
+            ring.align_taken();
+            let there = ring.peek();
+            // The ends show whether all of it can be read.
+            let ends = [there.first(), there.last()].map(|byte| byte.copied());
+            std::hint::black_box(ends);
+            ring.consume(there.len());
+            [sent, there.len(), segment.capacity]
+        })
+    }
 }

@@ -5,6 +5,9 @@
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
+#[cfg(any(test, fuzzing))]
+use super::{StoreClient, StoreServer};
+
 /// Longest key.
 pub(super) const MAX_KEY: usize = 1024;
 /// Longest value.
@@ -109,6 +112,48 @@ pub(super) fn read_answer(mut from: impl Read) -> Result<(Status, Vec<u8>)> {
     let mut value = vec![0; length];
     from.read_exact(&mut value)?;
     Ok((status, value))
+}
+
+/// For `fuzzing.rs`, which cannot name this module.
+#[cfg(any(test, fuzzing))]
+impl StoreServer {
+    /// The key and the value of a request.
+    pub(crate) fn fuzz_request(from: impl Read) -> Result<[Vec<u8>; 2]> {
+        let Request { key, value, .. } = Request::read(from)?;
+        Ok([key, value])
+    }
+
+    /// What the server answers.
+    #[cfg(test)]
+    pub(crate) fn fuzz_answer(value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_answer(&mut bytes, Status::Found, value).expect("invariant: memory takes all");
+        bytes
+    }
+}
+
+/// As above.
+#[cfg(any(test, fuzzing))]
+impl StoreClient {
+    /// The value of an answer.
+    pub(crate) fn fuzz_answer(from: impl Read) -> Result<Vec<u8>> {
+        Ok(read_answer(from)?.1)
+    }
+
+    /// What a client asks.
+    #[cfg(test)]
+    pub(crate) fn fuzz_request(key: &[u8], value: &[u8]) -> Vec<u8> {
+        let request = Request {
+            operation: Operation::SetIfAbsent,
+            key: key.into(),
+            value: value.into(),
+        };
+        let mut bytes = Vec::new();
+        request
+            .write(&mut bytes)
+            .expect("invariant: memory takes all");
+        bytes
+    }
 }
 
 #[cfg(test)]
