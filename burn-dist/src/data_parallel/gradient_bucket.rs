@@ -1,9 +1,9 @@
 //! [`GradientBucket`]: the gradients of some parameters, collected, sent and given back.
 
-use burn::tensor::{Bytes, DType};
+use burn::tensor::DType;
 
 use super::BucketLayout;
-use crate::communicator::{HostBuffer, Operation, ReduceOp, Work};
+use crate::communicator::{HostBuffer, MemoryPool, Operation, ReduceOp, Work};
 use crate::error::Result;
 use crate::group::ProcessGroup;
 
@@ -11,16 +11,19 @@ use crate::group::ProcessGroup;
 #[derive(Debug)]
 pub(super) struct GradientBucket {
     layout: BucketLayout,
+    /// Where its memory comes from and, once the gradients are dropped, returns to.
+    pool: MemoryPool,
     buffer: Option<HostBuffer>,
     touched: Vec<bool>,
     work: Option<Work>,
 }
 
 impl GradientBucket {
-    pub(super) fn new(layout: BucketLayout) -> Self {
+    pub(super) fn new(layout: BucketLayout, pool: MemoryPool) -> Self {
         Self {
             touched: vec![false; layout.slots.len()],
             layout,
+            pool,
             buffer: None,
             work: None,
         }
@@ -67,7 +70,8 @@ impl GradientBucket {
             return;
         }
         let layout = &self.layout;
-        let buffer = self.buffer.get_or_insert_with(|| allocate(layout));
+        let pool = &self.pool;
+        let buffer = self.buffer.get_or_insert_with(|| allocate(layout, pool));
         let size = layout.dtype.size();
         let target =
             &mut buffer.bytes_mut()[place.offset * size..(place.offset + place.len) * size];
@@ -77,7 +81,8 @@ impl GradientBucket {
     /// Starts the all-reduce. Slots that got nothing hold -0.0, which changes no sum.
     pub(super) fn launch(&mut self, op: ReduceOp, group: &ProcessGroup) {
         let layout = &self.layout;
-        let mut buffer = self.buffer.take().unwrap_or_else(|| allocate(layout));
+        let buffer = self.buffer.take();
+        let mut buffer = buffer.unwrap_or_else(|| allocate(layout, &self.pool));
         let size = layout.dtype.size();
         for (slot, touched) in layout.slots.iter().zip(&self.touched) {
             if !touched {
@@ -104,16 +109,9 @@ impl GradientBucket {
     }
 }
 
-fn allocate(layout: &BucketLayout) -> HostBuffer {
+fn allocate(layout: &BucketLayout, pool: &MemoryPool) -> HostBuffer {
     // Written in full before it is sent: slots by `add`, the others by `launch`.
-    HostBuffer::new(
-        match layout.dtype {
-            DType::F64 => Bytes::from_elems(vec![0f64; layout.num_elements()]),
-            _ => Bytes::from_elems(vec![0f32; layout.num_elements()]),
-        },
-        layout.dtype,
-        vec![layout.num_elements()],
-    )
+    HostBuffer::recycled(pool, layout.dtype, &[layout.num_elements()])
 }
 
 fn write(target: &mut [u8], gradient: &HostBuffer, dtype: DType, first: bool) {

@@ -66,7 +66,7 @@ impl Reducer {
                 .buckets()
                 .iter()
                 .cloned()
-                .map(GradientBucket::new)
+                .map(|layout| GradientBucket::new(layout, group.communicator().pool().clone()))
                 .collect(),
             next: 0,
             micro_steps: 0,
