@@ -6,10 +6,10 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::agreement::{compare, dealt_out};
-use super::algorithms::{self, Links, Reduction};
+use super::algorithms::{self, Links, Reduction, is_one_exchange};
 use super::failed::{Failed, FaultOrError};
 use super::header::{Header, encode};
-use super::transport::{Fault, Outgoing, Patience, Transport};
+use super::transport::{Announcement, Fault, Outgoing, Patience, Transport};
 use super::{
     Algorithm, Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Operation, Traffic,
 };
@@ -102,26 +102,18 @@ impl Core {
         let name = operation.name();
         let of_a_pair = matches!(operation, Operation::SendRecv { .. });
         encode(self.sequence, operation, dtype, shape, &mut self.header);
+        let hosts = self.transport.hosts();
+        let announced = options.check_calls
+            && is_one_exchange(operation, options.algorithm, options.pipelined, hosts);
         let agreed = match members.size() {
             1 => Ok(None),
+            _ if announced => Ok(None),
             _ if of_a_pair => self.agree_with_partners(members, patience),
             _ => self.agree(operation, members, options, patience),
         };
         let outcome = agreed.and_then(|root_shape| match members.size() {
             1 => alone(call),
-            size => {
-                let links = Links {
-                    transport: &mut *self.transport,
-                    index: self.index,
-                    size,
-                    patience,
-                    traffic: &mut self.traffic,
-                    scratch: &mut self.scratch,
-                    pipelined: options.pipelined,
-                };
-                let done = carry_out(call, options.algorithm, links, root_shape, &self.pool);
-                done.map_err(FaultOrError::from)
-            }
+            _ => self.carry_out(call, members, options, patience, announced, root_shape),
         });
         match outcome {
             Ok(output) => {
@@ -145,6 +137,54 @@ impl Core {
                 })
             }
         }
+    }
+
+    /// Moves the data of a call; its header goes ahead of it if the members have not agreed yet.
+    fn carry_out(
+        &mut self,
+        call: Call,
+        members: &Members,
+        options: &CommunicatorOptions,
+        patience: Patience<'_>,
+        announced: bool,
+        root_shape: Option<Vec<usize>>,
+    ) -> Outcome<HostBuffer> {
+        let header = self.header.as_slice();
+        let mine = Header::decode(header).expect("invariant: what was encoded can be read");
+        let alike = !matches!(call.operation, Operation::AllToAll { .. });
+        let fits = |other: usize, words: &[u8]| {
+            alike && words.starts_with(header)
+                || Header::decode(words)
+                    .is_some_and(|theirs| mine.agrees(members.index(), &theirs, other))
+        };
+        let announcement = announced.then(|| Announcement {
+            header,
+            heard: &mut self.heard,
+            fits: &fits,
+        });
+        if announced {
+            let others = members.size() - 1;
+            self.traffic.overhead += (others * (header.len() + 4)) as u64;
+        }
+        let links = Links {
+            transport: &mut *self.transport,
+            index: self.index,
+            size: members.size(),
+            patience,
+            announcement,
+            traffic: &mut self.traffic,
+            scratch: &mut self.scratch,
+            pipelined: options.pipelined,
+        };
+        let done = carry_out(call, options.algorithm, links, root_shape, &self.pool);
+        done.map_err(|fault| match fault {
+            Fault::Disagrees { index } => {
+                let place = index - usize::from(index > members.index());
+                let compared = compare(members, &mine, index, &self.heard[place]);
+                compared.expect_err("invariant: it does not fit")
+            }
+            fault => fault.into(),
+        })
     }
 
     /// Exchanges headers with all members and compares them. Returns the shape that the root of a

@@ -69,6 +69,7 @@ pub(super) fn explain(failed: Failed, members: &Members, waited: Duration) -> Di
             vec![index],
             format!("it does not follow the protocol ({detail})"),
         ),
+        Fault::Disagrees { index } => lost(vec![index], "it calls something else".into()),
         Fault::Cancelled => lost(vec![members.index()], "this rank gave the group up".into()),
         Fault::PeerFailed { index, cause } => DistError::PeerFailed {
             rank,

@@ -7,6 +7,9 @@ use burn::tensor::DType;
 
 use super::Operation;
 
+/// Bytes that may follow a header: where an array lies.
+const ADDRESS: usize = 8;
+
 /// Numbers as they stand in a header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers<'a>(&'a [u8]);
@@ -166,7 +169,7 @@ impl<'a> Header<'a> {
         operation.starts_with("scatter") || self.shape == theirs.shape
     }
 
-    /// `None` if the bytes are not a header.
+    /// `None` if the bytes are not a header. An address may follow it.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let sequence = reader.u64()?;
@@ -178,7 +181,7 @@ impl<'a> Header<'a> {
         let index = |value: u64| (value != u64::MAX).then_some(value);
         let to = index(reader.u64()?);
         let from = index(reader.u64()?);
-        reader.0.is_empty().then_some(Self {
+        matches!(reader.0.len(), 0 | ADDRESS).then_some(Self {
             sequence,
             operation,
             dtype,

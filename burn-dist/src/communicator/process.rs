@@ -87,6 +87,9 @@ fn explain(fault: Fault, members: &Members) -> String {
                 members.ranks()[index]
             )
         }
+        Fault::Disagrees { index } => {
+            format!("rank {} does something else", members.ranks()[index])
+        }
         Fault::Cancelled => "this rank gave it up".into(),
     }
 }

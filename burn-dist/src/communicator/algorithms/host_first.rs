@@ -70,8 +70,7 @@ impl Hosts {
 }
 
 /// Whether summing inside hosts differs from the direct exchange.
-pub(super) fn matters(links: &Links<'_>) -> bool {
-    let hosts = links.transport.hosts();
+pub(super) fn matters(hosts: &[usize]) -> bool {
     let alone = |a: usize| hosts.iter().filter(|&&host| host == hosts[a]).count() == 1;
     let one_host = hosts.iter().all(|&host| host == hosts[0]);
     !one_host && !(0..hosts.len()).all(alone)

@@ -18,8 +18,8 @@ mod ring;
 use burn::tensor::DType;
 use smallvec::SmallVec;
 
-use super::transport::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
-use super::{Algorithm, ReduceOp, Traffic};
+use super::transport::{Announcement, Arrays, Fault, Incoming, Outgoing, Patience, Transport};
+use super::{Algorithm, Operation, ReduceOp, Traffic};
 use crate::communicator::chunks::Chunks;
 
 pub(super) use personal::{all_to_all, broadcast, gather, scatter, send_recv};
@@ -30,6 +30,8 @@ pub(super) struct Links<'a> {
     pub(super) index: usize,
     pub(super) size: usize,
     pub(super) patience: Patience<'a>,
+    /// Goes ahead of the first exchange.
+    pub(super) announcement: Option<Announcement<'a>>,
     pub(super) traffic: &'a mut Traffic,
     /// Kept between calls, so that a steady state allocates nothing.
     pub(super) scratch: &'a mut Vec<u64>,
@@ -51,7 +53,9 @@ impl Links<'_> {
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
     ) -> Result<(), Fault> {
-        self.transport.exchange(outgoing, incoming, self.patience)?;
+        let announcement = self.announcement.take();
+        self.transport
+            .exchange(announcement, outgoing, incoming, self.patience)?;
         for outgoing in outgoing {
             self.traffic.sent[outgoing.to] += outgoing.bytes.len() as u64;
         }
@@ -67,7 +71,9 @@ impl Links<'_> {
         let chunks = Chunks::new(arrays.input().len() / element, self.size);
         let bytes = |index: usize| chunks.byte_range(index, element).len() as u64;
         let shared = matches!(arrays, Arrays::InPlace(_));
-        self.transport.reduce(reduction, arrays, self.patience)?;
+        let announcement = self.announcement.take();
+        self.transport
+            .reduce(announcement, reduction, arrays, self.patience)?;
         for peer in self.others() {
             let (own, theirs) = (bytes(self.index), bytes(peer));
             self.traffic.sent[peer] += theirs + if shared { own } else { 0 };
@@ -113,9 +119,31 @@ fn aligned(bytes: usize) -> usize {
 
 /// Host first is the direct exchange where all members share one host or none shares one.
 fn effective(algorithm: Algorithm, links: &Links<'_>) -> Algorithm {
+    on_hosts(algorithm, links.transport.hosts())
+}
+
+fn on_hosts(algorithm: Algorithm, hosts: &[usize]) -> Algorithm {
     match algorithm {
-        Algorithm::HostFirst if !host_first::matters(links) => Algorithm::Direct,
+        Algorithm::HostFirst if !host_first::matters(hosts) => Algorithm::Direct,
         other => other,
+    }
+}
+
+/// Whether a call is carried out in one exchange with all members, ahead of which it can be announced.
+pub(super) fn is_one_exchange(
+    operation: &Operation,
+    algorithm: Algorithm,
+    pipelined: bool,
+    hosts: &[usize],
+) -> bool {
+    let direct = on_hosts(algorithm, hosts) == Algorithm::Direct;
+    match operation {
+        Operation::AllReduce(_) | Operation::ReduceScatter(_) => direct && pipelined,
+        Operation::AllGather => direct,
+        Operation::AllToAll { .. } | Operation::Broadcast { .. } | Operation::Gather { .. } => true,
+        // A barrier has no exchange, the shape of a scatter comes with the words, and two partners
+        // have words of their own.
+        Operation::Barrier | Operation::Scatter { .. } | Operation::SendRecv { .. } => false,
     }
 }
 

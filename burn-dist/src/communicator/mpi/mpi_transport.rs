@@ -11,7 +11,7 @@ use super::mpi_runtime::MpiRuntime;
 use super::requests::{Handle, Requests, check};
 use crate::communicator::Reduction;
 use crate::communicator::transport::{
-    Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport, spins,
+    Announcement, Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport, spins,
 };
 
 const ARRAY: c_int = 1;
@@ -179,6 +179,27 @@ impl MpiTransport {
         }
     }
 
+    fn announce(
+        &mut self,
+        announcement: Announcement<'_>,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        let Announcement {
+            header: bytes,
+            heard,
+            fits,
+        } = announcement;
+        let index = self.index;
+        let others = (0..self.hosts.len()).filter(|&other| other != index);
+        let messages: Vec<Outgoing<'_>> = others.clone().map(|to| Outgoing { to, bytes }).collect();
+        self.exchange_messages(&messages, heard, patience)?;
+        let mut spoken = others.zip(&*heard);
+        match spoken.find(|(other, words)| !fits(*other, words)) {
+            Some((index, _)) => Err(Fault::Disagrees { index }),
+            None => Ok(()),
+        }
+    }
+
     /// One last word to all members.
     fn farewell(&mut self, word: Vec<u8>) {
         let mut requests = Requests::default();
@@ -200,10 +221,14 @@ impl MpiTransport {
 impl Transport for MpiTransport {
     fn exchange(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
+        if let Some(announcement) = announcement {
+            self.announce(announcement, patience)?;
+        }
         let mut requests = Requests::default();
         let mut begin = || -> Result<(), Fault> {
             for incoming in incoming.iter_mut() {
@@ -291,6 +316,7 @@ impl Transport for MpiTransport {
 
     fn reduce(
         &mut self,
+        _announcement: Option<Announcement<'_>>,
         _reduction: Reduction,
         _arrays: Arrays<'_>,
         _patience: Patience<'_>,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::neighbour::LONG;
 use super::streams::StreamTransport;
-use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport};
+use super::{Announcement, Arrays, Fault, Incoming, Outgoing, Patience, Transport};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
 use crate::communicator::reduce::reduce_parts;
@@ -30,12 +30,16 @@ impl StreamTransport {
         len >= LONG * size && (0..size).all(|p| p == self.index || self.neighbours[p].is_some())
     }
 
-    /// Tells each of some members a number, and hears theirs.
+    /// Tells each of some members a number, and hears theirs; with an announcement, behind that.
     fn tell(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         numbers: &[(usize, u64)],
         patience: Patience<'_>,
     ) -> Result<Few<u64>, Fault> {
+        if let Some(announcement) = announcement {
+            return self.announce(announcement, numbers, patience);
+        }
         let words: Few<[u8; 8]> = numbers.iter().map(|(_, n)| n.to_le_bytes()).collect();
         let messages: Few<Outgoing<'_>> = numbers
             .iter()
@@ -57,6 +61,59 @@ impl StreamTransport {
         })
     }
 
+    fn announce(
+        &mut self,
+        announcement: Announcement<'_>,
+        numbers: &[(usize, u64)],
+        patience: Patience<'_>,
+    ) -> Result<Few<u64>, Fault> {
+        let Announcement {
+            header,
+            heard,
+            fits,
+        } = announcement;
+        let (index, size) = (self.index, self.neighbours.len());
+        let others = (0..size).filter(|&other| other != index);
+        let number = |other: usize| numbers.iter().find(|(peer, _)| *peer == other);
+        let mut words = std::mem::take(&mut self.words);
+        words.resize_with(size - 1, Vec::new);
+        for (other, word) in others.clone().zip(&mut words) {
+            word.clear();
+            word.extend_from_slice(header);
+            if let Some((_, number)) = number(other) {
+                word.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        let messages: Few<Outgoing<'_>> = others
+            .clone()
+            .zip(&words)
+            .map(|(to, word)| Outgoing { to, bytes: word })
+            .collect();
+        let outcome = self.exchange_messages(&messages, heard, patience);
+        drop(messages);
+        self.words = words;
+        outcome?;
+        if let Some((index, _)) = others.clone().zip(&*heard).find(|(o, h)| !fits(*o, h)) {
+            return Err(Fault::Disagrees { index });
+        }
+        let mut answers = Few::new();
+        for (peer, _) in numbers {
+            let place = others.clone().position(|other| other == *peer);
+            let heard = &heard[place.expect("invariant: a member has a number for others")];
+            // What fits begins as this member's own words do, whose length is known.
+            let number = heard
+                .get(header.len()..)
+                .and_then(|rest| rest.try_into().ok());
+            answers.push(u64::from_le_bytes(number.ok_or_else(|| {
+                Fault::Garbled {
+                    index: *peer,
+                    detail: "no address".into(),
+                }
+            })?));
+        }
+        Ok(answers)
+    }
+
     /// Copies from a neighbour's memory.
     fn fetch(&self, from: usize, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         let neighbour = self.neighbours[from].expect("invariant: asked before");
@@ -66,13 +123,14 @@ impl StreamTransport {
         })
     }
 
-    /// The long arrays of an exchange.
-    pub(super) fn exchange_by_reading(
+    /// The long arrays of an exchange. Returns an announcement that is still to be made.
+    pub(super) fn exchange_by_reading<'a>(
         &mut self,
+        announcement: Option<Announcement<'a>>,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Announcement<'a>>, Fault> {
         let mut addresses: Few<(usize, u64)> = outgoing
             .iter()
             .filter(|outgoing| self.reads(outgoing.to, outgoing.bytes.len()))
@@ -85,9 +143,9 @@ impl StreamTransport {
             }
         }
         if addresses.is_empty() {
-            return Ok(());
+            return Ok(announcement);
         }
-        let there = self.tell(&addresses, patience)?;
+        let there = self.tell(announcement, &addresses, patience)?;
         for incoming in incoming {
             if self.reads(incoming.from, incoming.bytes.len()) {
                 let place = addresses.iter().position(|(p, _)| *p == incoming.from);
@@ -95,12 +153,14 @@ impl StreamTransport {
                 self.fetch(incoming.from, address, incoming.bytes)?;
             }
         }
-        self.tell(&addresses, patience).map(drop)
+        self.tell(None, &addresses, patience)?;
+        Ok(None)
     }
 
     /// A reduction among neighbours only.
     pub(super) fn reduce_by_reading(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         reduction: Reduction,
         mut arrays: Arrays<'_>,
         patience: Patience<'_>,
@@ -115,7 +175,7 @@ impl StreamTransport {
             Arrays::Apart { input, .. } => input.as_ptr() as u64,
         };
         let addresses: Few<(usize, u64)> = others.clone().map(|peer| (peer, base)).collect();
-        let there = self.tell(&addresses, patience)?;
+        let there = self.tell(announcement, &addresses, patience)?;
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.resize(BLOCK * size, 0);
         for start in own.clone().step_by(BLOCK) {
@@ -139,14 +199,14 @@ impl StreamTransport {
         }
         self.blocks = blocks;
         // Everybody has read what it adds, and its own chunk is ready.
-        self.tell(&addresses, patience)?;
+        self.tell(None, &addresses, patience)?;
         if let Arrays::InPlace(data) = &mut arrays {
             for (peer, address) in others.zip(&there) {
                 let chunk = chunks.byte_range(peer, element);
                 let address = address.wrapping_add(chunk.start as u64);
                 self.fetch(peer, address, &mut data[chunk])?;
             }
-            self.tell(&addresses, patience)?;
+            self.tell(None, &addresses, patience)?;
         }
         Ok(())
     }

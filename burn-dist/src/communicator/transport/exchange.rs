@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use super::job::{Job, Lanes, Wants};
 use super::lane::Lane;
-use super::streams::{Job, Lanes, Wants};
 use super::{Fault, MAX_MESSAGE, Outgoing};
 #[cfg(any(test, fuzzing))]
 use crate::communicator::PeerConnection;
@@ -18,19 +18,20 @@ const HEAD: usize = 4;
 /// Up to this many members nothing is allocated.
 const FEW: usize = 8;
 
-struct Send<'a> {
-    to: usize,
+pub(super) struct Send<'a> {
+    pub(super) to: usize,
     head: Option<[u8; HEAD]>,
     body: &'a [u8],
     done: usize,
 }
 
-struct Receive<'a> {
-    from: usize,
+pub(super) struct Receive<'a> {
+    pub(super) from: usize,
     /// For a message: its length, and how much of that has come.
     head: Option<([u8; HEAD], usize)>,
     body: Body<'a>,
     done: usize,
+    begun: bool,
 }
 
 enum Body<'a> {
@@ -39,8 +40,8 @@ enum Body<'a> {
 }
 
 pub(super) struct Exchange<'a> {
-    sends: SmallVec<[Send<'a>; FEW]>,
-    receives: SmallVec<[Receive<'a>; FEW]>,
+    pub(super) sends: SmallVec<[Send<'a>; FEW]>,
+    pub(super) receives: SmallVec<[Receive<'a>; FEW]>,
     begun: bool,
 }
 
@@ -65,6 +66,7 @@ impl<'a> Exchange<'a> {
                     head: None,
                     body: Body::Array(bytes),
                     done: 0,
+                    begun: false,
                 })
                 .collect(),
             begun: false,
@@ -72,7 +74,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// A message to each of some members, and one from each of them.
-    pub(super) fn of_messages(messages: &'a [Outgoing<'_>], heard: &'a mut [Vec<u8>]) -> Self {
+    pub(super) fn of_messages(messages: &[Outgoing<'a>], heard: &'a mut [Vec<u8>]) -> Self {
         Self {
             sends: messages
                 .iter()
@@ -91,6 +93,7 @@ impl<'a> Exchange<'a> {
                     head: Some(([0; HEAD], 0)),
                     body: Body::Message(heard),
                     done: 0,
+                    begun: false,
                 })
                 .collect(),
             begun: false,
@@ -103,11 +106,11 @@ impl Send<'_> {
         self.head.map_or(0, |head| head.len())
     }
 
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.done == self.head_len() + self.body.len()
     }
 
-    fn advance(&mut self, lane: &mut Lane) -> bool {
+    pub(super) fn advance(&mut self, lane: &mut Lane) -> bool {
         let before = self.done;
         if let Some(head) = self.head
             && self.done < HEAD
@@ -127,16 +130,23 @@ impl Send<'_> {
 }
 
 impl Receive<'_> {
-    fn is_done(&self) -> bool {
-        let head = self.head.is_none_or(|(_, done)| done == HEAD);
-        let len = match &self.body {
-            Body::Array(bytes) => bytes.len(),
-            Body::Message(bytes) => bytes.len(),
-        };
-        head && self.done == len
+    /// What has come of a message, or of an array.
+    pub(super) fn body(&self) -> &[u8] {
+        match &self.body {
+            Body::Array(bytes) => bytes,
+            Body::Message(bytes) => bytes,
+        }
     }
 
-    fn advance(&mut self, lane: &mut Lane) -> Result<bool, Fault> {
+    pub(super) fn is_done(&self) -> bool {
+        let head = self.head.is_none_or(|(_, done)| done == HEAD);
+        head && self.done == self.body().len()
+    }
+
+    pub(super) fn advance(&mut self, lane: &mut Lane) -> Result<bool, Fault> {
+        if !std::mem::replace(&mut self.begun, true) {
+            lane.begin_read();
+        }
         self.advance_by(|bytes| lane.read(bytes))
     }
 
@@ -186,6 +196,7 @@ impl PeerConnection {
             head: Some(([0; HEAD], 0)),
             body: Body::Message(&mut message),
             done: 0,
+            begun: false,
         };
         let mut read = |bytes: &mut [u8]| from.read(bytes).unwrap_or(0);
         while !receive.is_done() {
@@ -201,15 +212,15 @@ impl Job for Exchange<'_> {
     fn advance(&mut self, lanes: &mut Lanes) -> Result<bool, Fault> {
         if !std::mem::replace(&mut self.begun, true) {
             self.sends.iter().for_each(|s| lanes.of(s.to).begin_write());
-            self.receives
-                .iter()
-                .for_each(|r| lanes.of(r.from).begin_read());
         }
         let mut moved = false;
         for send in self.sends.iter_mut().filter(|s| !s.is_done()) {
             moved |= send.advance(lanes.of(send.to));
         }
         for receive in self.receives.iter_mut().filter(|r| !r.is_done()) {
+            if lanes.is_held(receive.from) {
+                continue;
+            }
             moved |= receive.advance(lanes.of(receive.from))?;
         }
         Ok(moved)

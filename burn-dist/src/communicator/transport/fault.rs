@@ -13,6 +13,8 @@ pub(in crate::communicator) enum Fault {
     Left { index: usize },
     /// A member sent what this protocol does not know.
     Garbled { index: usize, detail: String },
+    /// What a member announced does not fit.
+    Disagrees { index: usize },
     /// This rank itself gave the group up.
     Cancelled,
 }

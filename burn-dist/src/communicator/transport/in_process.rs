@@ -2,31 +2,24 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
-
-use rustix::thread::futex;
+use std::sync::atomic::Ordering;
 
 use super::room::{EMPTY, IN_USE, POSTED, Room};
-use super::{Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport, spins};
+use super::{
+    Announcement, Arrays, Fault, Incoming, MAX_MESSAGE, Outgoing, Patience, Transport, spins,
+};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
 use crate::communicator::reduce::reduce_parts;
-
-/// How often a member then lets others run before it sleeps.
-const YIELDS: u32 = 8;
-
-/// Longest sleep before a look at the cancel flag.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// Bytes reduced at a time, so that they stay in the cache while everybody's copy is written.
 const BLOCK: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(in crate::communicator) struct InProcessTransport {
-    room: Arc<Room>,
-    index: usize,
-    spins: u32,
+    pub(super) room: Arc<Room>,
+    pub(super) index: usize,
+    pub(super) spins: u32,
     hosts: Vec<usize>,
 }
 
@@ -52,16 +45,29 @@ impl Drop for Posts<'_> {
     }
 }
 
-/// An array that another member has laid out for this one; given back on drop.
+/// Words and an array that another member has laid out for this one; given back on drop.
 struct Taken<'a> {
     transport: &'a InProcessTransport,
     from: usize,
+    words: (*const u8, usize),
     address: *mut u8,
     len: usize,
 }
 
 impl Taken<'_> {
+    fn words(&self) -> &[u8] {
+        let (address, len) = self.words;
+        if len == 0 {
+            return &[];
+        }
+        // SAFETY: the sender laid out live words and does not take them back while they are in use.
+        unsafe { std::slice::from_raw_parts(address, len) }
+    }
+
     fn bytes(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
         // SAFETY: the sender laid out a live array and does not take it back while it is in use.
         unsafe { std::slice::from_raw_parts(self.address, self.len) }
     }
@@ -88,16 +94,20 @@ impl InProcessTransport {
         }
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let (index, size) = (self.index, self.room.size);
         (0..size).filter(move |&other| other != index)
     }
 
-    /// Lays an array out. The pointer must stay good until the `Posts` guard is dropped.
-    fn post(&self, to: usize, address: *mut u8, len: usize) {
+    /// Lays words and an array out. Both must stay where they are until the `Posts` guard is dropped.
+    fn post(&self, to: usize, words: &[u8], address: *mut u8, len: usize) {
         let mailbox = self.room.mailbox(self.index, to);
+        let first = words.as_ptr().cast_mut();
+        mailbox.words.store(first, Ordering::Relaxed);
+        mailbox.words_len.store(words.len(), Ordering::Relaxed);
         mailbox.address.store(address, Ordering::Relaxed);
         mailbox.len.store(len, Ordering::Relaxed);
+        mailbox.posted.fetch_add(1, Ordering::Relaxed);
         mailbox.state.store(POSTED, Ordering::Release);
         self.room.ring(to);
     }
@@ -110,128 +120,53 @@ impl InProcessTransport {
         state
             .compare_exchange(POSTED, IN_USE, success, failure)
             .ok()?;
+        mailbox.taken.fetch_add(1, Ordering::Relaxed);
         Some(Taken {
             transport: self,
             from,
+            words: (
+                mailbox.words.load(Ordering::Relaxed),
+                mailbox.words_len.load(Ordering::Relaxed),
+            ),
             address: mailbox.address.load(Ordering::Relaxed),
             len: mailbox.len.load(Ordering::Relaxed),
         })
     }
 
-    fn is_posted(&self, from: usize) -> bool {
+    pub(super) fn is_posted(&self, from: usize) -> bool {
         let mailbox = self.room.mailbox(from, self.index);
         mailbox.state.load(Ordering::Acquire) == POSTED
     }
 
-    fn is_emptied(&self, to: usize) -> bool {
+    /// Whether a member has laid something out for this one that was not taken, even if it took it back.
+    pub(super) fn has_come(&self, from: usize) -> bool {
+        let mailbox = self.room.mailbox(from, self.index);
+        mailbox.posted.load(Ordering::Acquire) != mailbox.taken.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_emptied(&self, to: usize) -> bool {
         let mailbox = self.room.mailbox(self.index, to);
         mailbox.state.load(Ordering::Acquire) == EMPTY
     }
 
-    /// Waits until `ready`; `peer` is the member that makes it so.
-    fn wait(
+    /// Waits for what a member lays out, and takes it if its words fit.
+    fn take(
         &self,
-        peer: usize,
+        from: usize,
+        announcement: Option<&mut Announcement<'_>>,
         patience: Patience<'_>,
-        ready: impl Fn() -> bool,
-    ) -> Result<(), Fault> {
-        for _ in 0..self.spins {
-            if ready() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+    ) -> Result<Taken<'_>, Fault> {
+        self.wait(from, patience, || self.is_posted(from))?;
+        let taken = self.try_take(from).expect("invariant: it was posted");
+        if let Some(Announcement { heard, fits, .. }) = announcement
+            && !fits(from, taken.words())
+        {
+            let place = from - usize::from(from > self.index);
+            heard[place].clear();
+            heard[place].extend_from_slice(taken.words());
+            return Err(Fault::Disagrees { index: from });
         }
-        for _ in 0..YIELDS {
-            if ready() {
-                return Ok(());
-            }
-            std::thread::yield_now();
-        }
-        let bell = &self.room.bells[self.index];
-        loop {
-            let before = bell.count.load(Ordering::Acquire);
-            bell.sleeping.store(true, Ordering::Relaxed);
-            // Orders the note that this member sleeps before its last look.
-            fence(Ordering::SeqCst);
-            let outcome = self.sleep(peer, patience, before, &ready);
-            bell.sleeping.store(false, Ordering::Relaxed);
-            if outcome? {
-                return Ok(());
-            }
-        }
-    }
-
-    fn sleep(
-        &self,
-        peer: usize,
-        patience: Patience<'_>,
-        before: u32,
-        ready: &impl Fn() -> bool,
-    ) -> Result<bool, Fault> {
-        if ready() {
-            return Ok(true);
-        }
-        if let Some(fault) = self.room.fault(peer) {
-            // It may have laid something out just before it went.
-            return if ready() { Ok(true) } else { Err(fault) };
-        }
-        if patience.cancelled.load(Ordering::Acquire) {
-            return Err(Fault::Cancelled);
-        }
-        let rest = patience.deadline.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
-            return Err(Fault::Timeout {
-                waiting_for: vec![peer],
-            });
-        }
-        let rest = rest.min(SLICE);
-        let rest = futex::Timespec {
-            tv_sec: rest.as_secs() as i64,
-            tv_nsec: rest.subsec_nanos().into(),
-        };
-        let bell = &self.room.bells[self.index].count;
-        // A bell that rang before, an interruption and the end of time are all reasons to look.
-        let _ = futex::wait(bell, futex::Flags::PRIVATE, before, Some(&rest));
-        Ok(false)
-    }
-
-    /// After a timeout: all members whose array did not come or was not taken.
-    fn all_waited_for(
-        &self,
-        first: Fault,
-        incoming: impl Iterator<Item = usize>,
-        outgoing: impl Iterator<Item = usize>,
-    ) -> Fault {
-        let Fault::Timeout { mut waiting_for } = first else {
-            return first;
-        };
-        waiting_for.extend(incoming.filter(|&from| !self.is_posted(from)));
-        waiting_for.extend(outgoing.filter(|&to| !self.is_emptied(to)));
-        waiting_for.sort_unstable();
-        waiting_for.dedup();
-        Fault::Timeout { waiting_for }
-    }
-
-    /// Waits until everybody has laid out an array for this member.
-    fn await_all(&self, patience: Patience<'_>) -> Result<(), Fault> {
-        for from in self.others() {
-            self.wait(from, patience, || self.is_posted(from))
-                .map_err(|fault| self.all_waited_for(fault, self.others(), std::iter::empty()))?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the given members have emptied what was laid out for them.
-    fn await_emptied(
-        &self,
-        to: impl Iterator<Item = usize> + Clone,
-        patience: Patience<'_>,
-    ) -> Result<(), Fault> {
-        for peer in to.clone() {
-            self.wait(peer, patience, || self.is_emptied(peer))
-                .map_err(|fault| self.all_waited_for(fault, std::iter::empty(), to.clone()))?;
-        }
-        Ok(())
+        Ok(taken)
     }
 }
 
@@ -245,38 +180,51 @@ fn unexpected(from: usize, got: usize, expected: usize) -> Fault {
 impl Transport for InProcessTransport {
     fn exchange(
         &mut self,
+        mut announcement: Option<Announcement<'_>>,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
         let this = &*self;
         let posts = Posts { transport: this };
-        let sent = outgoing
-            .iter()
-            .filter(|outgoing| !outgoing.bytes.is_empty());
-        for outgoing in sent.clone() {
+        let speaks = announcement.is_some();
+        let words = announcement.as_ref().map_or(&[][..], |a| a.header);
+        let array = |to: usize| -> &[u8] {
+            let found = outgoing.iter().find(|outgoing| outgoing.to == to);
+            found.map_or(&[], |outgoing| outgoing.bytes)
+        };
+        let room = |from: usize, incoming: &[Incoming<'_>]| -> Option<usize> {
+            incoming
+                .iter()
+                .position(|i| i.from == from && !i.bytes.is_empty())
+        };
+        let sent = this.others().filter(|&to| speaks || !array(to).is_empty());
+        for to in sent.clone() {
             // Receivers of an exchange only read.
-            let address = outgoing.bytes.as_ptr().cast_mut();
-            this.post(outgoing.to, address, outgoing.bytes.len());
+            this.post(to, words, array(to).as_ptr().cast_mut(), array(to).len());
         }
-        for i in 0..incoming.len() {
-            let from = incoming[i].from;
-            if incoming[i].bytes.is_empty() {
+        for from in this.others() {
+            let place = room(from, incoming);
+            if place.is_none() && !speaks {
                 continue;
             }
-            this.wait(from, patience, || this.is_posted(from))
-                .map_err(|fault| {
-                    let rest = incoming[i..].iter().filter(|i| !i.bytes.is_empty());
-                    this.all_waited_for(fault, rest.map(|i| i.from), sent.clone().map(|o| o.to))
-                })?;
-            let taken = this.try_take(from).expect("invariant: it was posted");
-            let target = &mut *incoming[i].bytes;
+            let taken = this.take(from, announcement.as_mut(), patience);
+            let taken = taken.map_err(|fault| {
+                let later = this.others().filter(|&other| other >= from);
+                let later = later.filter(|&other| speaks || room(other, incoming).is_some());
+                let fault = this.let_be_seen(fault, sent.clone());
+                this.all_waited_for(fault, later, sent.clone())
+            })?;
+            let target: &mut [u8] = match place {
+                Some(place) => incoming[place].bytes,
+                None => &mut [],
+            };
             if taken.len != target.len() {
                 return Err(unexpected(from, taken.len, target.len()));
             }
             target.copy_from_slice(taken.bytes());
         }
-        this.await_emptied(sent.map(|outgoing| outgoing.to), patience)?;
+        this.await_emptied(sent.clone(), patience)?;
         drop(posts);
         Ok(())
     }
@@ -291,8 +239,7 @@ impl Transport for InProcessTransport {
         let posts = Posts { transport: this };
         let peers = messages.iter().map(|message| message.to);
         for message in messages {
-            let address = message.bytes.as_ptr().cast_mut();
-            this.post(message.to, address, message.bytes.len());
+            this.post(message.to, message.bytes, std::ptr::null_mut(), 0);
         }
         for (i, (from, heard)) in peers.clone().zip(heard).enumerate() {
             this.wait(from, patience, || this.is_posted(from))
@@ -300,11 +247,11 @@ impl Transport for InProcessTransport {
                     this.all_waited_for(fault, peers.clone().skip(i), peers.clone())
                 })?;
             let taken = this.try_take(from).expect("invariant: it was posted");
-            if taken.len > MAX_MESSAGE {
-                return Err(unexpected(from, taken.len, MAX_MESSAGE));
+            if taken.words().len() > MAX_MESSAGE {
+                return Err(unexpected(from, taken.words().len(), MAX_MESSAGE));
             }
             heard.clear();
-            heard.extend_from_slice(taken.bytes());
+            heard.extend_from_slice(taken.words());
         }
         this.await_emptied(peers, patience)?;
         drop(posts);
@@ -315,6 +262,7 @@ impl Transport for InProcessTransport {
     /// want the result, writes it into all of them. Nobody touches another chunk.
     fn reduce(
         &mut self,
+        mut announcement: Option<Announcement<'_>>,
         reduction: Reduction,
         mut arrays: Arrays<'_>,
         patience: Patience<'_>,
@@ -330,13 +278,21 @@ impl Transport for InProcessTransport {
             Arrays::Apart { input, .. } => (input.as_ptr().cast_mut(), false),
         };
         let posts = Posts { transport: this };
-        this.others().for_each(|to| this.post(to, base, len));
+        let words = announcement.as_ref().map_or(&[][..], |a| a.header);
+        this.others().for_each(|to| this.post(to, words, base, len));
         this.await_all(patience)?;
         {
             let mut all: smallvec::SmallVec<[*mut u8; 8]> = smallvec::smallvec![base; size];
             let mut guards: smallvec::SmallVec<[Taken<'_>; 8]> = smallvec::SmallVec::new();
             for from in this.others() {
-                let taken = this.try_take(from).expect("invariant: it was posted");
+                let taken = this.take(from, announcement.as_mut(), patience);
+                let taken = match taken {
+                    Ok(taken) => taken,
+                    Err(fault) => {
+                        drop(guards);
+                        return Err(this.let_be_seen(fault, this.others()));
+                    }
+                };
                 if taken.len != len {
                     return Err(unexpected(from, taken.len, len));
                 }

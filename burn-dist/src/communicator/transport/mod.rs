@@ -1,10 +1,12 @@
 //! Transports: how bytes get from one member of a group to another.
 
+mod announced;
 mod control;
 mod direct_read;
 mod exchange;
 mod fault;
 mod in_process;
+mod job;
 mod lane;
 mod negotiation;
 mod neighbour;
@@ -13,6 +15,7 @@ mod recycled;
 mod room;
 mod segment;
 mod streams;
+mod waiting;
 
 use std::fmt::Debug;
 use std::sync::atomic::AtomicBool;
@@ -49,6 +52,16 @@ pub(super) struct Outgoing<'a> {
 pub(super) struct Incoming<'a> {
     pub(super) from: usize,
     pub(super) bytes: &'a mut [u8],
+}
+
+/// What a member says about its call to all others, in index order. It goes ahead of the call's own
+/// bytes, which wait for no answer; a member's bytes are only looked at once its words fit.
+pub(super) struct Announcement<'a> {
+    pub(super) header: &'a [u8],
+    /// What the others say, in their order. More may follow a header than the header itself.
+    pub(super) heard: &'a mut [Vec<u8>],
+    /// Whether the words of a member, by index, fit this member's own.
+    pub(super) fits: &'a dyn Fn(usize, &[u8]) -> bool,
 }
 
 /// When to stop waiting.
@@ -93,9 +106,10 @@ impl Arrays<'_> {
 pub(super) trait Transport: Debug + Send {
     /// Sends and receives at the same time, so that no order of members can block. At most one
     /// outgoing and one incoming array per member, of the sizes that its peer expects; both sides
-    /// pass over empty ones.
+    /// pass over empty ones. An announcement is exchanged with all members, whoever sends arrays.
     fn exchange(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
@@ -113,6 +127,7 @@ pub(super) trait Transport: Debug + Send {
     /// whole arrays.
     fn reduce(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         reduction: Reduction,
         arrays: Arrays<'_>,
         patience: Patience<'_>,

@@ -63,7 +63,7 @@ pub(in crate::communicator) fn negotiate(
     };
     for &other in neighbours.iter().filter(|&&other| other != index) {
         let peer = place(other).expect("invariant: a neighbour");
-        transport.lanes.0[other] = Some(Lane::shared(segment.clone(), position, peer));
+        transport.lanes.lanes[other] = Some(Lane::shared(segment.clone(), position, peer));
     }
     transport.neighbours = reached;
     transport.home = Some(Home {

@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::job::{Job, Lanes, Wants};
 use super::lane::Lane;
-use super::streams::{Job, Lanes, Wants};
 use super::{Arrays, Fault};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
@@ -215,6 +215,9 @@ impl Pipeline<'_> {
         let others = move || (0..size).filter(move |&peer| peer != index);
         let mut piece = usize::MAX;
         let mut place = (0, 0);
+        if others().any(|peer| lanes.is_held(peer)) {
+            return false;
+        }
         for peer in others() {
             let lane = lanes.of(peer);
             match self.incoming(peer, lane) {
@@ -284,7 +287,9 @@ impl Job for Pipeline<'_> {
         for peer in (0..size).filter(|&peer| peer != index) {
             let lane = lanes.of(peer);
             moved |= self.send(peer, lane);
-            moved |= self.receive(peer, lane);
+            if !lanes.is_held(peer) {
+                moved |= self.receive(peer, lanes.of(peer));
+            }
         }
         while self.reduce(lanes) {
             moved = true;

@@ -14,10 +14,15 @@ pub(super) const POSTED: u32 = 1;
 /// The receiver works on the array.
 pub(super) const IN_USE: u32 = 2;
 
-/// From one member to one other: where an array lies. The receiver empties it.
+/// From one member to one other: where words and an array lie. The receiver empties it.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     pub(super) state: AtomicU32,
+    /// How often something was laid out, and taken: who has come is known even after it gave up.
+    pub(super) posted: AtomicU32,
+    pub(super) taken: AtomicU32,
+    pub(super) words: AtomicPtr<u8>,
+    pub(super) words_len: AtomicUsize,
     pub(super) address: AtomicPtr<u8>,
     pub(super) len: AtomicUsize,
 }

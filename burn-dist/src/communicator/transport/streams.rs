@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
+use super::announced::Announced;
 use super::control::Control;
 use super::exchange::Exchange;
+use super::job::{Job, Lanes, is_connected, waits};
 use super::lane::Lane;
 use super::neighbour::Neighbour;
 use super::pipeline::{Flow, Pipeline};
 use super::segment::{AWAKE, ON_BELL, ON_CONNECTIONS, Segment};
-use super::{Arrays, Fault, Incoming, Outgoing, Patience, Transport, spins};
+use super::{Announcement, Arrays, Fault, Incoming, Outgoing, Patience, Transport, spins};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
 
@@ -35,46 +37,6 @@ const POLL_SLICE: Duration = Duration::from_millis(100);
 /// After a connection broke, the others are watched this long: the member that died is to be named,
 /// rather than one that ended because of it.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// What a job waits for from one member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wants {
-    pub(super) read: bool,
-    pub(super) write: bool,
-}
-
-/// Something to be done over the lanes, in small steps.
-pub(super) trait Job {
-    /// Does what can be done without waiting; whether that was anything.
-    fn advance(&mut self, lanes: &mut Lanes) -> Result<bool, Fault>;
-
-    fn is_done(&self, lanes: &Lanes) -> bool;
-
-    /// What keeps it from going on.
-    fn wants(&self, lanes: &Lanes, peer: usize) -> Wants;
-}
-
-/// Lanes by member; none to this member itself.
-#[derive(Debug)]
-pub(super) struct Lanes(pub(super) Vec<Option<Lane>>);
-
-impl Lanes {
-    pub(super) fn of(&mut self, peer: usize) -> &mut Lane {
-        self.0[peer]
-            .as_mut()
-            .expect("invariant: no traffic with oneself")
-    }
-
-    pub(super) fn at(&self, peer: usize) -> &Lane {
-        self.0[peer]
-            .as_ref()
-            .expect("invariant: no traffic with oneself")
-    }
-
-    fn peers(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.0.len()).filter(|&peer| self.0[peer].is_some())
-    }
-}
 
 /// The shared memory of this member's host, and its position there.
 #[derive(Debug)]
@@ -95,6 +57,7 @@ pub(in crate::communicator) struct StreamTransport {
     pub(super) neighbours: Vec<Option<Neighbour>>,
     spins: u32,
     flows: Vec<Flow>,
+    pub(super) words: Vec<Vec<u8>>,
     pub(super) heard: Vec<Vec<u8>>,
     pub(super) blocks: Vec<u8>,
 }
@@ -111,13 +74,14 @@ impl StreamTransport {
         let lanes = data.into_iter().map(|s| s.map(Lane::connected).transpose());
         Ok(Self {
             index,
-            lanes: Lanes(lanes.collect::<std::io::Result<_>>()?),
+            lanes: Lanes::new(lanes.collect::<std::io::Result<_>>()?),
             control: Control::new(control)?,
             home: None,
             hosts: (0..size).collect(),
             spins: spins(size),
             neighbours: vec![None; size],
             flows: vec![Flow::default(); size],
+            words: Vec::new(),
             heard: Vec::new(),
             blocks: Vec::new(),
         })
@@ -125,7 +89,7 @@ impl StreamTransport {
 
     fn drive(&mut self, job: &mut impl Job, patience: Patience<'_>) -> Result<(), Fault> {
         let mut idle = 0;
-        let has_connections = self.lanes.0.iter().flatten();
+        let has_connections = self.lanes.lanes.iter().flatten();
         let step = match has_connections.into_iter().any(is_connected) {
             true => CONNECTION_SPINS,
             false => 1,
@@ -167,7 +131,7 @@ impl StreamTransport {
                 let waiting_for = self.lanes.peers();
                 return Err(Fault::Timeout {
                     waiting_for: waiting_for
-                        .filter(|&p| waits(job.wants(&self.lanes, p)))
+                        .filter(|&p| job.blames(&self.lanes, p))
                         .collect(),
                 });
             }
@@ -180,7 +144,7 @@ impl StreamTransport {
         if self.home.is_none() {
             return;
         }
-        for (peer, lane) in self.lanes.0.iter_mut().enumerate() {
+        for (peer, lane) in self.lanes.lanes.iter_mut().enumerate() {
             if lane.as_mut().is_some_and(Lane::take_wake) {
                 self.control.wake(peer);
             }
@@ -284,7 +248,7 @@ impl StreamTransport {
 
     /// Members of this host look at their connections when they wake.
     fn wake_host(&mut self) {
-        for lane in self.lanes.0.iter_mut().flatten() {
+        for lane in self.lanes.lanes.iter_mut().flatten() {
             lane.close();
         }
         if let Some(home) = &self.home {
@@ -298,22 +262,15 @@ impl StreamTransport {
     }
 }
 
-fn is_connected(lane: &Lane) -> bool {
-    matches!(lane, Lane::Connected(_))
-}
-
-fn waits(wants: Wants) -> bool {
-    wants.read || wants.write
-}
-
 impl Transport for StreamTransport {
     fn exchange(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
-        self.exchange_by_reading(outgoing, incoming, patience)?;
+        let announcement = self.exchange_by_reading(announcement, outgoing, incoming, patience)?;
         let sent = outgoing
             .iter()
             .filter(|o| !o.bytes.is_empty() && !self.reads(o.to, o.bytes.len()));
@@ -322,7 +279,10 @@ impl Transport for StreamTransport {
             .filter(|i| !i.bytes.is_empty() && !self.reads(i.from, i.bytes.len()))
             .map(|incoming| (incoming.from, &mut *incoming.bytes));
         let mut job = Exchange::of_arrays(sent, received);
-        self.drive(&mut job, patience)
+        match announcement {
+            None => self.drive(&mut job, patience),
+            Some(words) => self.drive(&mut Announced::new(words, self.index, job), patience),
+        }
     }
 
     fn exchange_messages(
@@ -336,12 +296,13 @@ impl Transport for StreamTransport {
 
     fn reduce(
         &mut self,
+        announcement: Option<Announcement<'_>>,
         reduction: Reduction,
         arrays: Arrays<'_>,
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
         if self.reads_all(arrays.input().len()) {
-            return self.reduce_by_reading(reduction, arrays, patience);
+            return self.reduce_by_reading(announcement, reduction, arrays, patience);
         }
         let mut flows = std::mem::take(&mut self.flows);
         flows.fill(Flow::default());
@@ -356,7 +317,10 @@ impl Transport for StreamTransport {
             reduced: 0,
             flows: &mut flows,
         };
-        let outcome = self.drive(&mut job, patience);
+        let outcome = match announcement {
+            None => self.drive(&mut job, patience),
+            Some(words) => self.drive(&mut Announced::new(words, self.index, job), patience),
+        };
         self.flows = flows;
         outcome
     }
