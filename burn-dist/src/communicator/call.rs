@@ -77,6 +77,24 @@ impl Operation {
     }
 }
 
+impl Operation {
+    /// Whether it fits the same operation on every other member, seen from member `own`: the rows of an
+    /// all_to_all must mirror those of the others.
+    pub(super) fn fits_itself(&self, own: usize) -> bool {
+        match self {
+            Self::AllToAll {
+                send_counts,
+                recv_counts,
+            } => {
+                let (sent, received) = (send_counts[own], recv_counts[own]);
+                send_counts.iter().all(|&count| count == received)
+                    && recv_counts.iter().all(|&count| count == sent)
+            }
+            _ => true,
+        }
+    }
+}
+
 /// One call: the operation and this rank's input.
 #[derive(Debug, Clone)]
 pub struct Call {

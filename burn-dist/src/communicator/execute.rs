@@ -24,6 +24,8 @@ pub(super) struct Core {
     pair_sequence: Vec<u64>,
     /// This call's header, and those of the other members, in their order.
     header: Vec<u8>,
+    /// The same as a message.
+    frame: Vec<u8>,
     /// The same for up to two partners, each with its pair's number.
     pair_headers: [Vec<u8>; 2],
     heard: Vec<Vec<u8>>,
@@ -48,8 +50,10 @@ impl Core {
             sequence: 0,
             pair_sequence: vec![0; size],
             header: Vec::new(),
+            frame: Vec::new(),
             pair_headers: Default::default(),
-            heard: vec![Vec::new(); size - 1],
+            // Words that come in parts are kept here, at any time: room for common ones.
+            heard: (1..size).map(|_| Vec::with_capacity(256)).collect(),
             scratch: Vec::new(),
             traffic: Traffic::new(size),
             pool,
@@ -151,21 +155,25 @@ impl Core {
     ) -> Outcome<HostBuffer> {
         let header = self.header.as_slice();
         let mine = Header::decode(header).expect("invariant: what was encoded can be read");
-        let alike = !matches!(call.operation, Operation::AllToAll { .. });
+        let alike = call.operation.fits_itself(members.index());
         let fits = |other: usize, words: &[u8]| {
             alike && words.starts_with(header)
                 || Header::decode(words)
                     .is_some_and(|theirs| mine.agrees(members.index(), &theirs, other))
         };
+        if announced {
+            self.frame.clear();
+            let length = (header.len() as u32).to_le_bytes();
+            self.frame.extend_from_slice(&length);
+            self.frame.extend_from_slice(header);
+            let others = members.size() - 1;
+            self.traffic.overhead += (others * self.frame.len()) as u64;
+        }
         let announcement = announced.then(|| Announcement {
-            header,
+            frame: &self.frame,
             heard: &mut self.heard,
             fits: &fits,
         });
-        if announced {
-            let others = members.size() - 1;
-            self.traffic.overhead += (others * (header.len() + 4)) as u64;
-        }
         let links = Links {
             transport: &mut *self.transport,
             index: self.index,

@@ -89,10 +89,12 @@ pub(super) fn encode(
             bytes.extend_from_slice(&(value as u64).to_le_bytes());
         }
     }
+    // Short headers take one line of the cache.
     let partners = match operation {
-        Operation::SendRecv { to, from, .. } => [*to, *from],
-        _ => [None, None],
+        Operation::SendRecv { to, from, .. } => &[*to, *from][..],
+        _ => &[],
     };
+    bytes.push(partners.len() as u8);
     for index in partners {
         let index = index.map_or(u64::MAX, |index| index as u64);
         bytes.extend_from_slice(&index.to_le_bytes());
@@ -179,8 +181,11 @@ impl<'a> Header<'a> {
         let send = reader.list()?;
         let receive = reader.list()?;
         let index = |value: u64| (value != u64::MAX).then_some(value);
-        let to = index(reader.u64()?);
-        let from = index(reader.u64()?);
+        let (to, from) = match reader.take(1)?[0] {
+            0 => (None, None),
+            2 => (index(reader.u64()?), index(reader.u64()?)),
+            _ => return None,
+        };
         matches!(reader.0.len(), 0 | ADDRESS).then_some(Self {
             sequence,
             operation,

@@ -8,7 +8,9 @@ use super::environment::is_loopback;
 use super::flight_signal::{self, FlightSignal};
 use super::peers::Peers;
 use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
-use crate::communicator::{Communicator, InProcessHub, Members, ProcessCommunicator};
+use crate::communicator::{
+    Communicator, CommunicatorOptions, InProcessHub, Members, ProcessCommunicator,
+};
 #[cfg(feature = "mpi")]
 use crate::communicator::{MpiCommunicator, MpiRuntime};
 use crate::error::{DistError, Result};
@@ -254,6 +256,19 @@ impl World {
     /// [`DistError::Config`] if a rank stands twice, is outside the world, or if this rank is not a
     /// member; [`DistError::Rendezvous`] naming the members that did not come in time.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<ProcessGroup> {
+        self.group_with(name, ranks, self.0.options.communicator())
+    }
+
+    /// As [`group`](Self::group), with options of its own, the same on all members.
+    ///
+    /// # Errors
+    /// As [`group`](Self::group).
+    pub fn group_with(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        options: CommunicatorOptions,
+    ) -> Result<ProcessGroup> {
         let inner = &*self.0;
         if let Some(outside) = ranks.iter().find(|&&rank| rank >= inner.world_size) {
             return Err(DistError::config(
@@ -265,14 +280,12 @@ impl World {
             ));
         }
         let members = Members::new(name, ranks, inner.rank)?;
-        let options = inner.options.communicator();
         let recorder = inner.recorder.clone();
         let communicator: Arc<dyn Communicator> = match &inner.fabric {
             Fabric::Threads(hub) => Arc::new(hub.connect(&members, options, recorder)),
             Fabric::Processes(peers) => {
                 let key = self.next_key(name, ranks);
-                let timeout = inner.options.startup_timeout;
-                let streams = peers.connect_group(&members, &key, timeout)?;
+                let streams = peers.connect_group(&members, &key, options.startup_timeout)?;
                 Arc::new(ProcessCommunicator::new(
                     members, streams, options, recorder,
                 )?)

@@ -184,11 +184,8 @@ impl MpiTransport {
         announcement: Announcement<'_>,
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
-        let Announcement {
-            header: bytes,
-            heard,
-            fits,
-        } = announcement;
+        let bytes = announcement.header();
+        let Announcement { heard, fits, .. } = announcement;
         let index = self.index;
         let others = (0..self.hosts.len()).filter(|&other| other != index);
         let messages: Vec<Outgoing<'_>> = others.clone().map(|to| Outgoing { to, bytes }).collect();

@@ -67,11 +67,8 @@ impl StreamTransport {
         numbers: &[(usize, u64)],
         patience: Patience<'_>,
     ) -> Result<Few<u64>, Fault> {
-        let Announcement {
-            header,
-            heard,
-            fits,
-        } = announcement;
+        let header = announcement.header();
+        let Announcement { heard, fits, .. } = announcement;
         let (index, size) = (self.index, self.neighbours.len());
         let others = (0..size).filter(|&other| other != index);
         let number = |other: usize| numbers.iter().find(|(peer, _)| *peer == other);

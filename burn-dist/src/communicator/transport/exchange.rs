@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::job::{Job, Lanes, Wants};
 use super::lane::Lane;
-use super::{Fault, MAX_MESSAGE, Outgoing};
+use super::{Fault, MAX_MESSAGE, MESSAGE_HEAD, Outgoing};
 #[cfg(any(test, fuzzing))]
 use crate::communicator::PeerConnection;
 
@@ -12,15 +12,12 @@ use crate::communicator::PeerConnection;
 /// block stays in the cache between them.
 const BLOCK: usize = 64 << 10;
 
-/// A message's length goes before it.
-const HEAD: usize = 4;
-
 /// Up to this many members nothing is allocated.
 const FEW: usize = 8;
 
 pub(super) struct Send<'a> {
     pub(super) to: usize,
-    head: Option<[u8; HEAD]>,
+    head: Option<[u8; MESSAGE_HEAD]>,
     body: &'a [u8],
     done: usize,
 }
@@ -28,7 +25,7 @@ pub(super) struct Send<'a> {
 pub(super) struct Receive<'a> {
     pub(super) from: usize,
     /// For a message: its length, and how much of that has come.
-    head: Option<([u8; HEAD], usize)>,
+    head: Option<([u8; MESSAGE_HEAD], usize)>,
     body: Body<'a>,
     done: usize,
     begun: bool,
@@ -88,20 +85,24 @@ impl<'a> Exchange<'a> {
             receives: messages
                 .iter()
                 .zip(heard)
-                .map(|(message, heard)| Receive {
-                    from: message.to,
-                    head: Some(([0; HEAD], 0)),
-                    body: Body::Message(heard),
-                    done: 0,
-                    begun: false,
-                })
+                .map(|(message, heard)| Receive::message(message.to, heard))
                 .collect(),
             begun: false,
         }
     }
 }
 
-impl Send<'_> {
+impl<'a> Send<'a> {
+    /// A message that carries its own head.
+    pub(super) fn frame(to: usize, frame: &'a [u8]) -> Self {
+        Self {
+            to,
+            head: None,
+            body: frame,
+            done: 0,
+        }
+    }
+
     fn head_len(&self) -> usize {
         self.head.map_or(0, |head| head.len())
     }
@@ -113,10 +114,10 @@ impl Send<'_> {
     pub(super) fn advance(&mut self, lane: &mut Lane) -> bool {
         let before = self.done;
         if let Some(head) = self.head
-            && self.done < HEAD
+            && self.done < MESSAGE_HEAD
         {
             self.done += lane.write(&head[self.done..]);
-            if self.done < HEAD {
+            if self.done < MESSAGE_HEAD {
                 return self.done > before;
             }
         }
@@ -129,7 +130,33 @@ impl Send<'_> {
     }
 }
 
-impl Receive<'_> {
+impl<'a> Receive<'a> {
+    pub(super) fn message(from: usize, heard: &'a mut Vec<u8>) -> Self {
+        Self {
+            from,
+            head: Some(([0; MESSAGE_HEAD], 0)),
+            body: Body::Message(heard),
+            done: 0,
+            begun: false,
+        }
+    }
+
+    /// Takes in a message that is just this and has come in one piece; whether it is. Nothing is copied.
+    pub(super) fn take_at_once(&mut self, lane: &mut Lane, frame: &[u8]) -> bool {
+        if !std::mem::replace(&mut self.begun, true) {
+            lane.begin_read();
+        }
+        if self.head.is_some_and(|(_, done)| done > 0) {
+            return false;
+        }
+        lane.fill();
+        let is_here = lane.peek().starts_with(frame);
+        if is_here {
+            lane.consume(frame.len());
+        }
+        is_here
+    }
+
     /// What has come of a message, or of an array.
     pub(super) fn body(&self) -> &[u8] {
         match &self.body {
@@ -139,7 +166,7 @@ impl Receive<'_> {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        let head = self.head.is_none_or(|(_, done)| done == HEAD);
+        let head = self.head.is_none_or(|(_, done)| done == MESSAGE_HEAD);
         head && self.done == self.body().len()
     }
 
@@ -154,11 +181,11 @@ impl Receive<'_> {
     fn advance_by(&mut self, mut read: impl FnMut(&mut [u8]) -> usize) -> Result<bool, Fault> {
         let mut moved = false;
         if let Some((head, done)) = &mut self.head
-            && *done < HEAD
+            && *done < MESSAGE_HEAD
         {
             let count = read(&mut head[*done..]);
             *done += count;
-            if *done < HEAD {
+            if *done < MESSAGE_HEAD {
                 return Ok(count > 0);
             }
             moved = true;
@@ -193,7 +220,7 @@ impl PeerConnection {
         let mut message = Vec::new();
         let mut receive = Receive {
             from: 0,
-            head: Some(([0; HEAD], 0)),
+            head: Some(([0; MESSAGE_HEAD], 0)),
             body: Body::Message(&mut message),
             done: 0,
             begun: false,

@@ -188,7 +188,7 @@ impl Transport for InProcessTransport {
         let this = &*self;
         let posts = Posts { transport: this };
         let speaks = announcement.is_some();
-        let words = announcement.as_ref().map_or(&[][..], |a| a.header);
+        let words = announcement.as_ref().map_or(&[][..], |a| a.header());
         let array = |to: usize| -> &[u8] {
             let found = outgoing.iter().find(|outgoing| outgoing.to == to);
             found.map_or(&[], |outgoing| outgoing.bytes)
@@ -278,7 +278,7 @@ impl Transport for InProcessTransport {
             Arrays::Apart { input, .. } => (input.as_ptr().cast_mut(), false),
         };
         let posts = Posts { transport: this };
-        let words = announcement.as_ref().map_or(&[][..], |a| a.header);
+        let words = announcement.as_ref().map_or(&[][..], |a| a.header());
         this.others().for_each(|to| this.post(to, words, base, len));
         this.await_all(patience)?;
         {

@@ -33,6 +33,9 @@ pub(super) use streams::StreamTransport;
 /// Longest message: a header with counts for a few thousand members.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
 
+/// A message's length goes before it, as a `u32`.
+pub(super) const MESSAGE_HEAD: usize = 4;
+
 /// Looks before a member gives its core away: some tens of microseconds where every member has a
 /// core, few where members must take turns.
 pub(super) fn spins(members: usize) -> u32 {
@@ -57,11 +60,18 @@ pub(super) struct Incoming<'a> {
 /// What a member says about its call to all others, in index order. It goes ahead of the call's own
 /// bytes, which wait for no answer; a member's bytes are only looked at once its words fit.
 pub(super) struct Announcement<'a> {
-    pub(super) header: &'a [u8],
+    /// The header as a message: its length first.
+    pub(super) frame: &'a [u8],
     /// What the others say, in their order. More may follow a header than the header itself.
     pub(super) heard: &'a mut [Vec<u8>],
     /// Whether the words of a member, by index, fit this member's own.
     pub(super) fits: &'a dyn Fn(usize, &[u8]) -> bool,
+}
+
+impl<'a> Announcement<'a> {
+    pub(super) fn header(&self) -> &'a [u8] {
+        &self.frame[MESSAGE_HEAD..]
+    }
 }
 
 /// When to stop waiting.
