@@ -336,7 +336,9 @@ impl Report {
             ));
         }
         if waits.is_empty() {
-            self.line("nobody waits for a rank that has not come");
+            self.line(
+                "nobody waits for a rank that has not come: calls that differ, a broken link or a slow one; see the errors above",
+            );
         }
     }
 }
