@@ -72,6 +72,7 @@ fn tiny_buckets(bytes: usize) -> DataParallelConfig {
             rest: bytes,
         },
         average_micro_steps: true,
+        ..DataParallelConfig::default()
     }
 }
 

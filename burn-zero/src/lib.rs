@@ -9,6 +9,25 @@
 //! | 2 | and gradients | 2Ψ(n-1)/n |
 //! | 3 | and parameters | 3Ψ(n-1)/n |
 //!
-//! The crate holds its purpose; the stages are built on the process groups and collectives of
-//! [`burn_dist`].
+//! | file | what |
+//! |---|---|
+//! | `shard_layout.rs` | which rank holds which elements; pure |
+//! | `state_bytes.rs` | what each stage keeps on a rank, by formula; pure |
+//! | `element_wise.rs`, `shardable_optimizer.rs` | which optimizers may be cut anywhere |
+//! | `sharded_optimizer.rs` | stages 1 and 2 |
+//! | `shard_module.rs`, `model_values.rs` | what the optimizer sees, and the way back to the model |
 #![warn(missing_docs)]
+
+mod element_wise;
+mod model_values;
+mod shard_layout;
+mod shard_module;
+mod shardable_optimizer;
+mod sharded_optimizer;
+mod state_bytes;
+
+pub use element_wise::ElementWise;
+pub use shard_layout::{ShardLayout, ShardPiece};
+pub use shardable_optimizer::ShardableOptimizer;
+pub use sharded_optimizer::{ShardedOptimizer, ShardedOptimizerConfig};
+pub use state_bytes::{StateBytes, ZeroStage};

@@ -55,6 +55,10 @@ pub struct Arguments {
     /// Target size of gradient buckets, in bytes (the first one: at most 1 MB)
     #[arg(long, default_value_t = 25_000_000, value_name = "BYTES")]
     pub bucket_bytes: usize,
+    /// ZeRO: 0 whole replicas, 1 and 2 each rank keeps its part of the optimizer's state and of the
+    /// reduced gradients
+    #[arg(long, default_value_t = 0, value_name = "STAGE", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub zero: u8,
     /// Reduce each gradient on its own after the backward pass
     #[arg(long)]
     pub no_overlap: bool,
@@ -141,6 +145,12 @@ impl Arguments {
             return Err(DistError::config(
                 format!("--ranks {given}, but the launcher started a world of {ranks} ranks"),
                 "leave --ranks out under a launcher",
+            ));
+        }
+        if self.zero > 0 && (self.no_overlap || self.as_ranks.is_some()) {
+            return Err(DistError::config(
+                format!("--zero {} with --no-overlap or --as-ranks", self.zero),
+                "these compare with --zero 0; the bits are the same",
             ));
         }
         if self.virtual_ranks() > 1 && ranks > 1 {

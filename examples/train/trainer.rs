@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::data::dataset::Dataset;
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Device;
 use burn_dist::communicator::{HostBuffer, Operation, RecordingCommunicator, ReduceOp};
 use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
@@ -14,6 +14,7 @@ use burn_dist::data_parallel::{
     RankOrderAccumulator, parameter_hash,
 };
 use burn_dist::{DistError, ProcessGroup, Result, World};
+use burn_zero::{ShardedOptimizer, ShardedOptimizerConfig};
 
 use super::progress::Progress;
 use super::{Arguments, BytesPerStep, Report};
@@ -48,12 +49,13 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
     Ok(corpus)
 }
 
-/// How gradients of one optimizer step come together.
-enum Synchronization {
-    Overlapped(DataParallel),
-    Plain(NaiveDataParallel),
+/// How one optimizer step comes about.
+enum Strategy {
+    Overlapped(DataParallel, ModuleOptimizer),
+    Plain(NaiveDataParallel, ModuleOptimizer),
+    Sharded(ShardedOptimizer),
     /// One rank in the grouping of many.
-    AsRanks(usize),
+    AsRanks(usize, ModuleOptimizer),
 }
 
 /// Trains over all ranks of `world`; the report is the same on every rank.
@@ -69,14 +71,14 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
     let metrics = world.whole()?;
     let device = Device::flex().autodiff();
     let model = in_turn(&metrics, || initialize(arguments, &device))?;
-    let (synchronization, model) = synchronize(model, arguments, &gradients)?;
+    let (strategy, model) = parallelize(model, arguments, &gradients)?;
     let before = gradients.traffic();
     let mut trainer = Trainer {
         arguments,
         device: device.clone(),
         dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
         sampler: sampler(world, arguments, corpus)?,
-        synchronization,
+        strategy,
         metrics: metrics.clone(),
     };
     let progress = Progress::new(world.rank(), arguments.steps);
@@ -85,7 +87,8 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
     })?;
     progress.end();
     let sent = (&gradients.traffic() - &before).total_sent();
-    let report = report(&run, arguments, &metrics, sent)?;
+    let formula = trainer.bytes_of_all_ranks(&run.model);
+    let report = report(&run, arguments, &metrics, sent, formula)?;
     if world.rank() == 0 {
         if let Some(path) = &arguments.json {
             report.write_json(path)?;
@@ -124,27 +127,36 @@ fn initialize(arguments: &Arguments, device: &Device) -> Result<Gpt> {
     Ok(model)
 }
 
-fn synchronize(
-    model: Gpt,
-    arguments: &Arguments,
-    group: &ProcessGroup,
-) -> Result<(Synchronization, Gpt)> {
+fn parallelize(model: Gpt, arguments: &Arguments, group: &ProcessGroup) -> Result<(Strategy, Gpt)> {
+    let optimizer = AdamWConfig::new();
     if let Some(ranks) = arguments.as_ranks {
-        return Ok((Synchronization::AsRanks(ranks), model));
+        return Ok((Strategy::AsRanks(ranks, optimizer.init()), model));
+    }
+    let bucket_sizes = BucketSizes {
+        first: arguments.bucket_bytes.min(1_000_000),
+        rest: arguments.bucket_bytes,
+    };
+    if arguments.zero > 0 {
+        let config = ShardedOptimizerConfig {
+            bucket_sizes,
+            average_micro_steps: true,
+        };
+        let (sharded, model) =
+            ShardedOptimizer::wrap_with(model, optimizer.build(), group, config)?;
+        return Ok((Strategy::Sharded(sharded), model));
     }
     let config = DataParallelConfig {
-        bucket_sizes: BucketSizes {
-            first: arguments.bucket_bytes.min(1_000_000),
-            rest: arguments.bucket_bytes,
-        },
+        bucket_sizes,
         average_micro_steps: true,
+        ..DataParallelConfig::default()
     };
     let (parallel, wrapped) = DataParallel::wrap_with(model, group, config)?;
+    let optimizer = optimizer.init();
     if arguments.no_overlap {
         let naive = NaiveDataParallel::new(group).with_micro_steps(arguments.micro_batches);
-        return Ok((Synchronization::Plain(naive), wrapped.materialize()));
+        return Ok((Strategy::Plain(naive, optimizer), wrapped.materialize()));
     }
-    Ok((Synchronization::Overlapped(parallel), wrapped))
+    Ok((Strategy::Overlapped(parallel, optimizer), wrapped))
 }
 
 fn sampler(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<DistributedSampler> {
@@ -162,7 +174,7 @@ struct Trainer<'a> {
     device: Device,
     dataset: WindowDataset,
     sampler: DistributedSampler,
-    synchronization: Synchronization,
+    strategy: Strategy,
     metrics: ProcessGroup,
 }
 
@@ -179,14 +191,13 @@ impl Trainer<'_> {
         progress: &Progress,
         bytes_sent: impl Fn() -> u64,
     ) -> Result<Run> {
-        let mut optimizer = AdamWConfig::new().init();
         let mut losses = Vec::with_capacity(self.arguments.steps);
         let mut step_seconds = Vec::with_capacity(self.arguments.steps);
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
         for step in 0..self.arguments.steps {
             let start = Instant::now();
-            let (loss, gradients) = self.step(&model, step)?;
-            model = optimizer.step(self.arguments.lr, model, gradients);
+            let (loss, stepped) = self.step(model, step)?;
+            model = stepped;
             let loss = self.mean_loss(&loss)?;
             losses.push(loss);
             let seconds = start.elapsed().as_secs_f64();
@@ -200,57 +211,83 @@ impl Trainer<'_> {
         })
     }
 
-    /// Losses of this rank's micro-batches, one list per rank that it computes for, and the mean
-    /// gradient.
-    fn step(&self, model: &Gpt, step: usize) -> Result<(Vec<Vec<f32>>, GradientsParams)> {
+    /// Losses of this rank's micro-batches, one list per rank that it computes for, and the model
+    /// after the step.
+    fn step(&mut self, model: Gpt, step: usize) -> Result<(Vec<Vec<f32>>, Gpt)> {
         let micro_batches = self.micro_batches(step)?;
-        let loss_of = |windows: &[Vec<u8>]| {
-            let (tokens, targets) = token_batch(windows, &self.device);
-            model.loss(tokens, targets)
+        let (lr, device) = (self.arguments.lr, &self.device);
+        let loss_of = |model: &Gpt, windows: &[Vec<u8>], losses: &mut Vec<f32>| {
+            let (tokens, targets) = token_batch(windows, device);
+            let loss = model.loss(tokens, targets);
+            losses.push(loss.clone().into_scalar::<f32>());
+            loss
         };
         let mut losses = Vec::new();
-        match &self.synchronization {
-            Synchronization::Overlapped(parallel) => {
-                let (last, first) = micro_batches
-                    .split_last()
-                    .expect("invariant: at least one micro-batch");
+        let (last, first) = micro_batches
+            .split_last()
+            .expect("invariant: at least one micro-batch");
+        match &mut self.strategy {
+            Strategy::Overlapped(parallel, optimizer) => {
                 for windows in first {
-                    let loss = loss_of(windows);
-                    losses.push(loss.clone().into_scalar::<f32>());
+                    let loss = loss_of(&model, windows, &mut losses);
                     parallel.no_sync(|| loss.backward());
                 }
-                let loss = loss_of(last);
-                losses.push(loss.clone().into_scalar::<f32>());
-                let gradients = parallel.sync(loss.backward(), model)?;
-                Ok((vec![losses], gradients))
+                let loss = loss_of(&model, last, &mut losses);
+                let gradients = parallel.sync(loss.backward(), &model)?;
+                Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
-            Synchronization::Plain(parallel) => {
+            Strategy::Sharded(sharded) => {
+                for windows in first {
+                    let loss = loss_of(&model, windows, &mut losses);
+                    sharded.no_sync(|| loss.backward());
+                }
+                let loss = loss_of(&model, last, &mut losses);
+                let model = sharded.step(lr, model, loss.backward())?;
+                Ok((vec![losses], model))
+            }
+            Strategy::Plain(parallel, optimizer) => {
                 let mut accumulator = GradientsAccumulator::new();
                 for windows in &micro_batches {
-                    let loss = loss_of(windows);
-                    losses.push(loss.clone().into_scalar::<f32>());
-                    let gradients = GradientsParams::from_grads(loss.backward(), model);
-                    accumulator.accumulate(model, gradients);
+                    let loss = loss_of(&model, windows, &mut losses);
+                    let gradients = GradientsParams::from_grads(loss.backward(), &model);
+                    accumulator.accumulate(&model, gradients);
                 }
-                let gradients = parallel.sync(accumulator.grads(), model)?;
-                Ok((vec![losses], gradients))
+                let gradients = parallel.sync(accumulator.grads(), &model)?;
+                Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
-            Synchronization::AsRanks(_) => {
+            Strategy::AsRanks(_, optimizer) => {
                 let mut accumulator = RankOrderAccumulator::new();
                 let mut all = Vec::new();
                 for rank in micro_batches.chunks(self.arguments.micro_batches) {
                     let mut losses = Vec::new();
                     for windows in rank {
-                        let loss = loss_of(windows);
-                        losses.push(loss.clone().into_scalar::<f32>());
-                        let gradients = GradientsParams::from_grads(loss.backward(), model);
-                        accumulator.add(model, gradients);
+                        let loss = loss_of(&model, windows, &mut losses);
+                        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+                        accumulator.add(&model, gradients);
                     }
-                    accumulator.end_rank(model);
+                    accumulator.end_rank(&model);
                     all.push(losses);
                 }
-                Ok((all, accumulator.mean(model)))
+                let gradients = accumulator.mean(&model);
+                Ok((all, optimizer.step(lr, model, gradients)))
             }
+        }
+    }
+
+    /// Bytes that all ranks together send in a step, by formula.
+    fn bytes_of_all_ranks(&self, model: &Gpt) -> u64 {
+        let ranks = self.metrics.size() as u64;
+        let size = size_of::<f32>() as u64;
+        let twice = |bytes: u64| 2 * bytes * (ranks - 1);
+        match &self.strategy {
+            Strategy::Sharded(sharded) => {
+                let held = sharded.layout().held_by_each() as u64 * ranks;
+                // And a byte per parameter to know whether any rank used it.
+                twice(held * size) + twice(num_tensors(model))
+            }
+            // The plain twin asks for each parameter whether any rank used it: one byte.
+            Strategy::Plain(..) => twice(num_parameters(model) * size) + twice(num_tensors(model)),
+            Strategy::Overlapped(..) | Strategy::AsRanks(..) => twice(num_parameters(model) * size),
         }
     }
 
@@ -260,8 +297,8 @@ impl Trainer<'_> {
         let items = self
             .sampler
             .local_batch(step as u64 * batch as u64, batch)?;
-        let ranks_here = match self.synchronization {
-            Synchronization::AsRanks(ranks) => ranks,
+        let ranks_here = match self.strategy {
+            Strategy::AsRanks(ranks, _) => ranks,
             _ => 1,
         };
         let size = items.len() / (ranks_here * self.arguments.micro_batches);
@@ -286,17 +323,31 @@ impl Trainer<'_> {
     }
 }
 
-fn report(run: &Run, arguments: &Arguments, metrics: &ProcessGroup, sent: u64) -> Result<Report> {
-    let table = ParameterTable::of(&run.model.clone().materialize())?;
+/// Parameters of a model without its wrappers.
+fn parameters(model: &Gpt) -> ParameterTable {
+    ParameterTable::of(&model.clone().materialize()).expect("invariant: nothing is wrapped")
+}
+
+fn num_tensors(model: &Gpt) -> u64 {
+    parameters(model).specs().len() as u64
+}
+
+fn num_parameters(model: &Gpt) -> u64 {
+    let table = parameters(model);
+    let elements = table.specs().iter().map(|spec| spec.num_elements());
+    elements.sum::<usize>() as u64
+}
+
+fn report(
+    run: &Run,
+    arguments: &Arguments,
+    metrics: &ProcessGroup,
+    sent: u64,
+    formula: u64,
+) -> Result<Report> {
     let ranks = metrics.size();
     let total_sent = metrics.all_reduce_values(vec![sent], ReduceOp::Sum)?[0];
     let per_rank = |bytes: u64| bytes as f64 / ranks as f64;
-    let num_parameters: usize = table.specs().iter().map(|spec| spec.num_elements()).sum();
-    let mut bytes = (num_parameters * size_of::<f32>()) as u64;
-    if arguments.no_overlap && arguments.as_ranks.is_none() {
-        // The plain twin also asks for each parameter whether any rank used it: one byte.
-        bytes += table.specs().len() as u64;
-    }
     let mut sorted = run.step_seconds.clone();
     sorted.sort_by(f64::total_cmp);
     let step_seconds = sorted[sorted.len() / 2];
@@ -312,12 +363,12 @@ fn report(run: &Run, arguments: &Arguments, metrics: &ProcessGroup, sent: u64) -
         parameter_hash: parameter_hash(&run.model),
         bytes_per_step: BytesPerStep {
             measured: per_rank(total_sent) / arguments.steps as f64,
-            formula: per_rank(2 * bytes * (ranks as u64 - 1)),
+            formula: per_rank(formula),
         },
         tokens_per_second: (arguments.batch * arguments.seq) as f64 / step_seconds,
         step_seconds,
         peak_rss_bytes: rss.into_iter().flatten().collect(),
-        num_parameters,
+        num_parameters: num_parameters(&run.model) as usize,
     })
 }
 

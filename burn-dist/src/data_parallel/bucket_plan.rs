@@ -54,6 +54,11 @@ impl BucketLayout {
         self.slots.iter().map(|slot| slot.len).sum()
     }
 
+    /// Number of elements when `n` ranks share the bucket in equal parts: the last ones are padding.
+    pub fn padded_elements(&self, n: usize) -> usize {
+        self.num_elements().next_multiple_of(n)
+    }
+
     /// Number of bytes.
     pub fn num_bytes(&self) -> usize {
         self.num_elements() * self.dtype.size()

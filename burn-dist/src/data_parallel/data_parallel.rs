@@ -22,6 +22,20 @@ pub struct DataParallelConfig {
     /// `true`: the gradient is the mean over ranks and micro-steps, divided once after the sum.
     /// `false` (default, as in PyTorch): the mean over ranks of the sum over micro-steps.
     pub average_micro_steps: bool,
+    /// `true`: reduced gradients stay split, each rank gets its part of every bucket from
+    /// [`DataParallel::sync_shards`]; `S(n-1)/n` bytes per rank. `false`: [`DataParallel::sync`].
+    pub shard_gradients: bool,
+}
+
+/// This rank's part of a bucket's mean gradients.
+#[derive(Debug)]
+pub struct BucketShard {
+    /// The bucket's number in the [`BucketPlan`].
+    pub bucket: usize,
+    /// Part number `index` of `n` equal parts of the bucket, padding included: one dimension.
+    pub values: HostBuffer,
+    /// For each of the bucket's slots, whether any rank used its parameter.
+    pub used: Vec<bool>,
 }
 
 /// Data parallelism over the ranks of a group, for any module, without touching its code.
@@ -50,6 +64,7 @@ pub struct DataParallel {
     group: ProcessGroup,
     table: ParameterTable,
     reducer: Arc<Reducer>,
+    shard_gradients: bool,
 }
 
 /// What [`DataParallel::join`] says about this turn.
@@ -109,12 +124,14 @@ impl DataParallel {
             BucketPlan::new(&trained, sizes),
             names,
             config.average_micro_steps,
+            config.shard_gradients,
         ));
         let model = model.apply_reparameterization(Attach::new(&table, reducer.clone()));
         let parallel = Self {
             group: group.clone(),
             table,
             reducer,
+            shard_gradients: config.shard_gradients,
         };
         Ok((parallel, model))
     }
@@ -179,7 +196,55 @@ impl DataParallel {
         self.finish(model)
     }
 
+    /// Ends an optimizer step's gradients as [`sync`](Self::sync) does, and gives this rank its part of
+    /// each bucket, in the order of the plan. Collective; one reduce_scatter per bucket, and a byte per
+    /// parameter to know which were used.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync); [`DistError::Config`] if it was not made with `shard_gradients`.
+    pub fn sync_shards(&self, grads: Gradients) -> Result<Vec<BucketShard>> {
+        drop(grads);
+        self.check_mode(true)?;
+        let reduced = self.reducer.finish()?;
+        let touched = reduced.iter().flat_map(|reduced| &reduced.touched);
+        let touched = touched.map(|&touched| u8::from(touched)).collect();
+        let used = self.group.all_reduce_values(touched, ReduceOp::Max)?;
+        let mut used = used.into_iter().map(|flag| flag == 1);
+        let shards = reduced.into_iter().enumerate();
+        Ok(shards
+            .map(|(bucket, reduced)| {
+                let mut values = reduced.buffer;
+                if reduced.divisor > 1 {
+                    divide(&mut values, reduced.divisor);
+                }
+                BucketShard {
+                    bucket,
+                    values,
+                    used: used.by_ref().take(reduced.touched.len()).collect(),
+                }
+            })
+            .collect())
+    }
+
+    fn check_mode(&self, shards: bool) -> Result<()> {
+        if shards == self.shard_gradients {
+            return Ok(());
+        }
+        let (made, call) = match shards {
+            true => ("without", "sync"),
+            false => ("with", "sync_shards"),
+        };
+        Err(DistError::config(
+            format!(
+                "rank {}: this DataParallel was made {made} shard_gradients",
+                self.group.rank()
+            ),
+            format!("call {call}, or wrap the model with the other configuration"),
+        ))
+    }
+
     fn finish<M: Module>(&self, model: &M) -> Result<GradientsParams> {
+        self.check_mode(false)?;
         let reduced = self.reducer.finish()?;
         let used = self.used_somewhere(&reduced)?;
         let mut unpack = Unpack {

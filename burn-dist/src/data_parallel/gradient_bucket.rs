@@ -11,6 +11,8 @@ use crate::group::ProcessGroup;
 #[derive(Debug)]
 pub(super) struct GradientBucket {
     layout: BucketLayout,
+    /// Ranks that share the reduced bucket in equal parts; `None`: all get all of it.
+    shared_by: Option<usize>,
     /// Where its memory comes from and, once the gradients are dropped, returns to.
     pool: MemoryPool,
     buffer: Option<HostBuffer>,
@@ -19,10 +21,11 @@ pub(super) struct GradientBucket {
 }
 
 impl GradientBucket {
-    pub(super) fn new(layout: BucketLayout, pool: MemoryPool) -> Self {
+    pub(super) fn new(layout: BucketLayout, shared_by: Option<usize>, pool: MemoryPool) -> Self {
         Self {
             touched: vec![false; layout.slots.len()],
             layout,
+            shared_by,
             pool,
             buffer: None,
             work: None,
@@ -65,24 +68,36 @@ impl GradientBucket {
         );
         let first = !std::mem::replace(&mut self.touched[slot], true);
         // A bucket of one takes the gradient's own memory.
-        if first && self.layout.slots.len() == 1 && gradient.dtype() == self.layout.dtype {
+        if first
+            && self.layout.slots.len() == 1
+            && self.num_elements() == place.len
+            && gradient.dtype() == self.layout.dtype
+        {
             self.buffer = Some(gradient.reshaped(vec![place.len]));
             return;
         }
-        let layout = &self.layout;
-        let pool = &self.pool;
-        let buffer = self.buffer.get_or_insert_with(|| allocate(layout, pool));
+        let (layout, pool, count) = (&self.layout, &self.pool, self.num_elements());
+        let buffer = self
+            .buffer
+            .get_or_insert_with(|| HostBuffer::recycled(pool, layout.dtype, &[count]));
         let size = layout.dtype.size();
         let target =
             &mut buffer.bytes_mut()[place.offset * size..(place.offset + place.len) * size];
         write(target, &gradient, layout.dtype, first);
     }
 
-    /// Starts the all-reduce. Slots that got nothing hold -0.0, which changes no sum.
+    fn num_elements(&self) -> usize {
+        self.layout.padded_elements(self.shared_by.unwrap_or(1))
+    }
+
+    /// Starts the reduction. Slots that got nothing, and padding, hold -0.0, which changes no sum.
     pub(super) fn launch(&mut self, op: ReduceOp, group: &ProcessGroup) {
         let layout = &self.layout;
+        // Written in full before it is sent: slots by `add`, the rest here.
         let buffer = self.buffer.take();
-        let mut buffer = buffer.unwrap_or_else(|| allocate(layout, &self.pool));
+        let shape = [self.num_elements()];
+        let mut buffer =
+            buffer.unwrap_or_else(|| HostBuffer::recycled(&self.pool, layout.dtype, &shape));
         let size = layout.dtype.size();
         for (slot, touched) in layout.slots.iter().zip(&self.touched) {
             if !touched {
@@ -90,7 +105,13 @@ impl GradientBucket {
                 fill_negative_zero(&mut buffer.bytes_mut()[range], layout.dtype);
             }
         }
-        self.work = Some(group.start(Operation::AllReduce(op), buffer));
+        let padding = layout.num_bytes()..buffer.bytes().len();
+        fill_negative_zero(&mut buffer.bytes_mut()[padding], layout.dtype);
+        let operation = match self.shared_by {
+            Some(_) => Operation::ReduceScatter(op),
+            None => Operation::AllReduce(op),
+        };
+        self.work = Some(group.start(operation, buffer));
     }
 
     /// Waits for the sum and empties the bucket. Also tells which slots this rank filled.
@@ -107,11 +128,6 @@ impl GradientBucket {
         let empty = vec![false; self.layout.slots.len()];
         std::mem::replace(&mut self.touched, empty)
     }
-}
-
-fn allocate(layout: &BucketLayout, pool: &MemoryPool) -> HostBuffer {
-    // Written in full before it is sent: slots by `add`, the others by `launch`.
-    HostBuffer::recycled(pool, layout.dtype, &[layout.num_elements()])
 }
 
 fn write(target: &mut [u8], gradient: &HostBuffer, dtype: DType, first: bool) {

@@ -9,6 +9,7 @@
 //! | `reducer.rs` | gradients in, buckets out, in index order |
 //! | `synchronized.rs` | the hook on a parameter |
 //! | `parameter_spec.rs`, `replica.rs` | the same model on every rank |
+//! | `gradient_event.rs` | what happened in a step, in order |
 //! | `rank_order_accumulator.rs` | what N ranks compute, on one |
 
 mod bucket_plan;
@@ -23,7 +24,7 @@ mod replica;
 mod synchronized;
 
 pub use bucket_plan::{BucketLayout, BucketPlan, BucketSizes, BucketSlot};
-pub use data_parallel::{DataParallel, DataParallelConfig, JoinTurn};
+pub use data_parallel::{BucketShard, DataParallel, DataParallelConfig, JoinTurn};
 pub use gradient_event::GradientEvent;
 pub use naive_data_parallel::NaiveDataParallel;
 pub use parameter_spec::{ParameterSpec, ParameterTable};

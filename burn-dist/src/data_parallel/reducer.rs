@@ -54,7 +54,10 @@ impl Reducer {
         plan: BucketPlan,
         names: Vec<String>,
         average_micro_steps: bool,
+        shard: bool,
     ) -> Self {
+        let shared_by = shard.then(|| group.size());
+        let pool = group.communicator().pool().clone();
         let state = State {
             launching: true,
             used: vec![0; names.len()],
@@ -66,7 +69,7 @@ impl Reducer {
                 .buckets()
                 .iter()
                 .cloned()
-                .map(|layout| GradientBucket::new(layout, group.communicator().pool().clone()))
+                .map(|layout| GradientBucket::new(layout, shared_by, pool.clone()))
                 .collect(),
             next: 0,
             micro_steps: 0,

@@ -8,9 +8,14 @@ use super::{Fault, MAX_MESSAGE, MESSAGE_HEAD, Outgoing};
 #[cfg(any(test, fuzzing))]
 use crate::communicator::PeerConnection;
 
-/// Bytes moved at a time in one direction: sender and receiver work on neighbouring blocks, and a
-/// block stays in the cache between them.
-const BLOCK: usize = 64 << 10;
+/// Bytes moved at a time in one direction. Through memory, sender and receiver work on neighbouring
+/// blocks, which stay in the cache between them; a connection is asked for as much as it may hold.
+fn block(lane: &Lane) -> usize {
+    match lane {
+        Lane::Shared(_) => 64 << 10,
+        Lane::Connected(_) => 1 << 20,
+    }
+}
 
 /// Up to this many members nothing is allocated.
 const FEW: usize = 8;
@@ -122,7 +127,7 @@ impl<'a> Send<'a> {
             }
         }
         let start = self.done - self.head_len();
-        let end = self.body.len().min(start + BLOCK);
+        let end = self.body.len().min(start + block(lane));
         if start < end {
             self.done += lane.write(&self.body[start..end]);
         }
@@ -174,11 +179,16 @@ impl<'a> Receive<'a> {
         if !std::mem::replace(&mut self.begun, true) {
             lane.begin_read();
         }
-        self.advance_by(|bytes| lane.read(bytes))
+        let most = block(lane);
+        self.advance_by(most, |bytes| lane.read(bytes))
     }
 
-    /// `read` receives what has come and returns how much that was.
-    fn advance_by(&mut self, mut read: impl FnMut(&mut [u8]) -> usize) -> Result<bool, Fault> {
+    /// `read` receives what has come, at most so much, and returns how much that was.
+    fn advance_by(
+        &mut self,
+        most: usize,
+        mut read: impl FnMut(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault> {
         let mut moved = false;
         if let Some((head, done)) = &mut self.head
             && *done < MESSAGE_HEAD
@@ -205,7 +215,7 @@ impl<'a> Receive<'a> {
             Body::Array(bytes) => bytes,
             Body::Message(bytes) => bytes,
         };
-        let end = bytes.len().min(self.done + BLOCK);
+        let end = bytes.len().min(self.done + most);
         let count = read(&mut bytes[self.done..end]);
         self.done += count;
         Ok(moved || count > 0)
@@ -227,7 +237,7 @@ impl PeerConnection {
         };
         let mut read = |bytes: &mut [u8]| from.read(bytes).unwrap_or(0);
         while !receive.is_done() {
-            if !receive.advance_by(&mut read).ok()? {
+            if !receive.advance_by(MAX_MESSAGE, &mut read).ok()? {
                 return None;
             }
         }

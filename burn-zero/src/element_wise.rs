@@ -1,0 +1,16 @@
+//! [`ElementWise`]: optimizers whose step on an element does not look at its neighbours.
+
+use burn::optim::{AdaGrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
+
+/// An optimizer that gives the same numbers whether it sees a parameter whole or in pieces.
+///
+/// Its step on an element depends on that element's value, gradient and state only, so that its state
+/// can be cut anywhere. LAMB, Adafactor and Muon look at a whole parameter and are not of this kind.
+/// Implement it for an optimizer of your own if that holds.
+pub trait ElementWise: Optimizer {}
+
+impl ElementWise for AdamW {}
+impl ElementWise for Adam {}
+impl ElementWise for Sgd {}
+impl ElementWise for RmsProp {}
+impl ElementWise for AdaGrad {}
