@@ -1,6 +1,6 @@
 //! [`ElementWise`]: optimizers whose step on an element does not look at its neighbours.
 
-use burn::optim::{AdaGrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
+use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
 
 /// An optimizer that gives the same numbers whether it sees a parameter whole or in pieces.
 ///
@@ -11,6 +11,8 @@ pub trait ElementWise: Optimizer {}
 
 impl ElementWise for AdamW {}
 impl ElementWise for Adam {}
+impl ElementWise for Adan {}
+impl ElementWise for Lion {}
 impl ElementWise for Sgd {}
 impl ElementWise for RmsProp {}
 impl ElementWise for AdaGrad {}

@@ -15,6 +15,7 @@
 //! | `state_bytes.rs` | what each stage keeps on a rank, by formula; pure |
 //! | `element_wise.rs`, `shardable_optimizer.rs` | which optimizers may be cut anywhere |
 //! | `sharded_optimizer.rs` | stages 1 and 2 |
+//! | `whole_parameters.rs` | parameters that each belong to one rank |
 //! | `shard_module.rs`, `model_values.rs` | what the optimizer sees, and the way back to the model |
 #![warn(missing_docs)]
 
@@ -25,6 +26,7 @@ mod shard_module;
 mod shardable_optimizer;
 mod sharded_optimizer;
 mod state_bytes;
+mod whole_parameters;
 
 pub use element_wise::ElementWise;
 pub use shard_layout::{ShardLayout, ShardPiece};

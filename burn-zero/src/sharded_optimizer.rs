@@ -3,17 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::{Module, Param, ParamId};
+use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 use burn_dist::communicator::{HostBuffer, Operation, Work};
-use burn_dist::data_parallel::{
-    BucketShard, BucketSizes, DataParallel, DataParallelConfig, ParameterTable,
-};
+use burn_dist::data_parallel::{BucketShard, BucketSizes, DataParallel, DataParallelConfig};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use crate::model_values::{ReadPieces, WriteValues};
 use crate::shard_module::ShardModule;
+use crate::whole_parameters::{KeepOwn, Share, owners};
 use crate::{ShardLayout, ShardPiece, ShardableOptimizer};
 
 /// How a [`ShardedOptimizer`] works.
@@ -173,8 +172,8 @@ impl ShardedOptimizer {
     }
 
     /// As [`DataParallel::no_sync`]: the gradients of a micro-step stay on this rank until the step.
-    pub fn no_sync<R>(&self, backward: impl FnOnce() -> R) -> R {
-        self.parallel.no_sync(backward)
+    pub fn no_sync(&self, backward: impl FnOnce() -> Gradients) {
+        self.parallel.no_sync(backward);
     }
 
     /// Reduces what the backward pass left, steps what this rank owns, and gives every rank all new
@@ -367,67 +366,5 @@ impl ShardedOptimizer {
             values.insert(id, Tensor::from_data(data, (&device, dtype)));
         }
         Ok(model.map(&mut WriteValues { values }))
-    }
-}
-
-/// Deals whole parameters out: the largest first, each to the rank that has least so far.
-fn owners(table: &ParameterTable, ranks: usize) -> Vec<usize> {
-    let specs = table.specs();
-    let mut order: Vec<usize> = (0..specs.len()).filter(|&i| specs[i].trainable).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(specs[i].num_elements()), i));
-    let mut load = vec![0usize; ranks];
-    let mut owners = vec![0; specs.len()];
-    for parameter in order {
-        let least = (0..ranks).min_by_key(|&rank| (load[rank], rank));
-        let owner = least.expect("invariant: a group has a rank");
-        load[owner] += specs[parameter].num_elements();
-        owners[parameter] = owner;
-    }
-    owners
-}
-
-/// Drops the gradients of parameters that other ranks step.
-struct KeepOwn<'a> {
-    own: HashSet<ParamId>,
-    gradients: &'a mut GradientsParams,
-}
-
-impl burn::module::ModuleVisitor for KeepOwn<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.own.contains(&param.id) {
-            drop(self.gradients.remove::<D>(param.id));
-        }
-    }
-}
-
-/// Starts a broadcast of every trained parameter from its owner.
-struct Share<'a> {
-    sharded: &'a ShardedOptimizer,
-    works: Vec<(ParamId, DType, Device, Work)>,
-    seen: HashSet<ParamId>,
-}
-
-impl burn::module::ModuleVisitor for Share<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let base = param.base();
-        let table = self.sharded.parallel.parameters();
-        let Some(parameter) = table.position(param.id).filter(|_| base.is_require_grad()) else {
-            return;
-        };
-        if !self.seen.insert(param.id) {
-            return;
-        }
-        let root = self
-            .sharded
-            .owner(parameter)
-            .expect("invariant: whole parameters");
-        let (dtype, device) = (base.dtype(), base.device().inner());
-        let flat: Tensor<1> = base.inner().reshape([-1]);
-        let input = HostBuffer::from(flat.into_data());
-        let work = self
-            .sharded
-            .group()
-            .start(Operation::Broadcast { root }, input);
-        self.works.push((param.id, dtype, device, work));
     }
 }

@@ -10,11 +10,11 @@ use crate::error::Result;
 /// Called on the thread that runs the backward pass, under the autodiff graph's lock: an
 /// implementation must neither wait for another rank nor run a backward pass.
 pub trait GradientSink: std::fmt::Debug + Send + Sync {
-    /// A tracked use of the parameter was recorded in a forward pass; returns the use's number.
-    fn used(&self, parameter: usize) -> u64;
+    /// A tracked use of the parameter was recorded in a forward pass.
+    fn used(&self, parameter: usize);
 
     /// The gradient of one use: the sink owns it from here on; the leaf gets none.
-    fn ready(&self, parameter: usize, use_number: u64, gradient: Result<HostBuffer>);
+    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>);
 }
 
 /// One parameter's place at a [`GradientSink`].
@@ -32,24 +32,17 @@ impl GradientHook {
 
     /// Records a use; its gradient will come to what is returned.
     pub(super) fn used(self) -> HookedUse {
-        let use_number = self.sink.used(self.parameter);
-        HookedUse {
-            hook: self,
-            use_number,
-        }
+        self.sink.used(self.parameter);
+        HookedUse(self)
     }
 }
 
 /// One use of a hooked parameter in a forward pass.
 #[derive(Debug, Clone)]
-pub(super) struct HookedUse {
-    hook: GradientHook,
-    use_number: u64,
-}
+pub(super) struct HookedUse(GradientHook);
 
 impl HookedUse {
     pub(super) fn ready(&self, gradient: Result<HostBuffer>) {
-        let GradientHook { sink, parameter } = &self.hook;
-        sink.ready(*parameter, self.use_number, gradient);
+        self.0.sink.ready(self.0.parameter, gradient);
     }
 }

@@ -161,7 +161,7 @@ impl DataParallel {
     /// parallel.no_sync(|| loss.backward());
     /// # }
     /// ```
-    pub fn no_sync<R>(&self, backward: impl FnOnce() -> R) -> R {
+    pub fn no_sync(&self, backward: impl FnOnce() -> Gradients) {
         struct Restore<'a>(&'a Reducer, bool);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -169,10 +169,9 @@ impl DataParallel {
             }
         }
         let restore = Restore(&self.reducer, self.reducer.set_launching(false));
-        let result = backward();
+        self.reducer.take_leaves(backward());
         self.reducer.end_micro_step();
         drop(restore);
-        result
     }
 
     /// Ends an optimizer step's gradients: launches the buckets that are left, waits for all, and
@@ -184,7 +183,8 @@ impl DataParallel {
     /// # Errors
     /// A failure of the group, also one met during the backward pass.
     pub fn sync<M: Module>(&self, grads: Gradients, model: &M) -> Result<GradientsParams> {
-        drop(grads);
+        self.check_mode(false)?;
+        self.reducer.take_leaves(grads);
         self.finish(model)
     }
 
@@ -203,8 +203,8 @@ impl DataParallel {
     /// # Errors
     /// As [`sync`](Self::sync); [`DistError::Config`] if it was not made with `shard_gradients`.
     pub fn sync_shards(&self, grads: Gradients) -> Result<Vec<BucketShard>> {
-        drop(grads);
         self.check_mode(true)?;
+        self.reducer.take_leaves(grads);
         let reduced = self.reducer.finish()?;
         let touched = reduced.iter().flat_map(|reduced| &reduced.touched);
         let touched = touched.map(|&touched| u8::from(touched)).collect();

@@ -20,6 +20,9 @@ pub struct ParameterSpec {
     pub device: Device,
     /// Whether the optimizer may change it.
     pub trainable: bool,
+    /// Whether it belongs to a recurrent layer of Burn, which reads it at every time step: its gradient
+    /// is complete only when the backward pass has come to the first one.
+    pub recurrent: bool,
 }
 
 impl ParameterSpec {
@@ -35,11 +38,16 @@ impl ParameterSpec {
     }
 }
 
+/// What Burn's recurrent layers (Rnn, Gru, Lstm and their bidirectional forms) are made of.
+const GATE: &str = "Struct:GateController";
+
 /// A module's parameters in visiting order; a shared parameter stands once, where it comes first.
 #[derive(Debug, Clone, Default)]
 pub struct ParameterTable {
     specs: Vec<ParameterSpec>,
     path: Vec<String>,
+    /// How many of the path's containers are the gates of recurrent layers.
+    gates: usize,
     last: Option<usize>,
     refused: Option<String>,
 }
@@ -96,10 +104,12 @@ impl ModuleVisitor for ParameterTable {
             ));
         }
         self.path.push(name.into());
+        self.gates += usize::from(container_type == GATE);
     }
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+    fn exit_module(&mut self, _name: &str, container_type: &str) {
         self.path.pop();
+        self.gates -= usize::from(container_type == GATE);
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -111,6 +121,7 @@ impl ModuleVisitor for ParameterTable {
             dtype: tensor.dtype(),
             device: tensor.device(),
             trainable: tensor.is_require_grad(),
+            recurrent: self.gates > 0,
         });
     }
 
@@ -123,6 +134,7 @@ impl ModuleVisitor for ParameterTable {
             dtype: tensor.dtype(),
             device: tensor.device(),
             trainable: false,
+            recurrent: self.gates > 0,
         });
     }
 
@@ -135,6 +147,7 @@ impl ModuleVisitor for ParameterTable {
             dtype: tensor.dtype(),
             device: tensor.device(),
             trainable: false,
+            recurrent: self.gates > 0,
         });
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+use burn::tensor::Gradients;
+
 use super::gradient_bucket::GradientBucket;
 use super::{BucketPlan, GradientEvent};
 use crate::backend::GradientSink;
@@ -19,15 +21,19 @@ pub(super) struct Reduced {
     pub(super) divisor: usize,
 }
 
-#[derive(Debug)]
+/// Takes a leaf's gradient out of a backward pass's results, if there is one.
+pub(super) type ReadLeaf = Box<dyn Fn(&mut Gradients) -> Option<HostBuffer> + Send>;
+
 struct State {
     /// `false` inside `no_sync`: gradients are kept here and nothing is launched.
     launching: bool,
     /// Uses recorded in forward passes and gradients that came, since the last synchronisation.
     used: Vec<u64>,
     fired: Vec<u64>,
-    /// Gradients of a pass that lacks some of a parameter's uses, with the uses' numbers.
-    pending: Vec<Vec<(u64, HostBuffer)>>,
+    /// Gradients of a pass that lacks some of a parameter's uses.
+    pending: Vec<Vec<HostBuffer>>,
+    /// How to get the gradients that autodiff keeps at leaves, by parameter.
+    leaves: Vec<Option<ReadLeaf>>,
     /// Parameters of each bucket that are not ready.
     waiting: Vec<usize>,
     ready: Vec<bool>,
@@ -37,6 +43,16 @@ struct State {
     failure: Option<DistError>,
     events: Vec<GradientEvent>,
     last_events: Vec<GradientEvent>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("next", &self.next)
+            .field("micro_steps", &self.micro_steps)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -63,6 +79,7 @@ impl Reducer {
             used: vec![0; names.len()],
             fired: vec![0; names.len()],
             pending: vec![Vec::new(); names.len()],
+            leaves: (0..names.len()).map(|_| None).collect(),
             waiting: plan.buckets().iter().map(|b| b.slots.len()).collect(),
             ready: vec![false; names.len()],
             buckets: plan
@@ -93,6 +110,29 @@ impl Reducer {
     /// Switches launching and returns what it was.
     pub(super) fn set_launching(&self, launching: bool) -> bool {
         std::mem::replace(&mut self.lock().launching, launching)
+    }
+
+    /// Notes that a forward pass reads a parameter whose gradient will lie at its leaf.
+    pub(super) fn read_leaf(&self, parameter: usize, read: ReadLeaf) {
+        let mut state = self.lock();
+        state.leaves[parameter] = Some(read);
+    }
+
+    /// Takes in what a backward pass has left at leaves.
+    pub(super) fn take_leaves(&self, mut gradients: Gradients) {
+        let mut state = self.lock();
+        for parameter in 0..self.names.len() {
+            let Some(read) = &state.leaves[parameter] else {
+                continue;
+            };
+            let Some(gradient) = read(&mut gradients) else {
+                continue;
+            };
+            state.used[parameter] += 1;
+            if let Err(failure) = self.take(&mut state, parameter, gradient) {
+                self.give_up(&mut state, failure);
+            }
+        }
     }
 
     /// Ends a backward pass whose gradients stay here.
@@ -141,6 +181,7 @@ impl Reducer {
         state.fired.fill(0);
         state.ready.fill(false);
         state.pending.iter_mut().for_each(Vec::clear);
+        state.leaves.iter_mut().for_each(|leaf| *leaf = None);
         state.next = 0;
         state.micro_steps = 0;
         state.last_events = std::mem::take(&mut state.events);
@@ -166,16 +207,15 @@ impl Reducer {
         state.next += 1;
     }
 
-    /// Moves a parameter's gradients to its bucket. Later uses come first, the order in which a
-    /// chain of layers meets the leaf, so that the bits are those of the plain backward pass.
+    /// Moves a parameter's gradients to its bucket, in the order in which the backward pass came to its
+    /// uses. Without hooks it adds them up in that order too, but for deeper uses before others: the
+    /// bits are the same for chains, recurrent layers, and all parameters of up to two uses.
     fn settle(&self, state: &mut State, parameter: usize) {
-        let mut uses = std::mem::take(&mut state.pending[parameter]);
+        let uses = std::mem::take(&mut state.pending[parameter]);
         if let Some((bucket, slot)) = self.plan.place(parameter)
             && !uses.is_empty()
             && !state.buckets[bucket].is_launched()
         {
-            uses.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-            let uses = uses.into_iter().map(|(_, gradient)| gradient).collect();
             state.buckets[bucket].add_uses(slot, uses);
         }
     }
@@ -187,13 +227,7 @@ impl Reducer {
         }
     }
 
-    fn take(
-        &self,
-        state: &mut State,
-        parameter: usize,
-        use_number: u64,
-        gradient: HostBuffer,
-    ) -> Result<()> {
+    fn take(&self, state: &mut State, parameter: usize, gradient: HostBuffer) -> Result<()> {
         let (bucket, _) = self
             .plan
             .place(parameter)
@@ -209,7 +243,7 @@ impl Reducer {
                 "call sync once after each backward pass, and run earlier micro-steps inside no_sync",
             ));
         }
-        state.pending[parameter].push((use_number, gradient));
+        state.pending[parameter].push(gradient);
         state.events.push(GradientEvent::Ready { parameter });
         if state.fired[parameter] < state.used[parameter] {
             return Ok(());
@@ -227,6 +261,14 @@ impl Reducer {
         Ok(())
     }
 
+    /// The backward pass cannot return an error; peers must not wait for this rank.
+    fn give_up(&self, state: &mut State, failure: DistError) {
+        if state.failure.is_none() {
+            self.group.abort(failure.clone());
+            state.failure = Some(failure);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
@@ -235,22 +277,15 @@ impl Reducer {
 }
 
 impl GradientSink for Reducer {
-    fn used(&self, parameter: usize) -> u64 {
-        let used = &mut self.lock().used[parameter];
-        *used += 1;
-        *used
+    fn used(&self, parameter: usize) {
+        self.lock().used[parameter] += 1;
     }
 
-    fn ready(&self, parameter: usize, use_number: u64, gradient: Result<HostBuffer>) {
+    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>) {
         let mut state = self.lock();
-        let outcome =
-            gradient.and_then(|gradient| self.take(&mut state, parameter, use_number, gradient));
-        if let Err(failure) = outcome
-            && state.failure.is_none()
-        {
-            // The backward pass cannot return an error; peers must not wait for this rank.
-            self.group.abort(failure.clone());
-            state.failure = Some(failure);
+        let outcome = gradient.and_then(|gradient| self.take(&mut state, parameter, gradient));
+        if let Err(failure) = outcome {
+            self.give_up(&mut state, failure);
         }
     }
 }

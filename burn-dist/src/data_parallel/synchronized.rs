@@ -3,19 +3,27 @@
 use std::sync::Arc;
 
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 
 use super::ParameterTable;
 use super::reducer::Reducer;
 use crate::backend::{self, GradientHook, Ladder, RungTensor};
+use crate::communicator::HostBuffer;
+
+/// How a parameter's gradient comes to the reducer.
+#[derive(Debug, Clone)]
+enum Way {
+    /// From each use, as soon as the backward pass has come to it.
+    Hook(Box<RungTensor>, GradientHook),
+    /// From the leaf, after the backward pass: autodiff adds up many uses in an order of its own.
+    Leaf(Arc<Reducer>, usize),
+}
 
 /// Shows the parameter as it is; its gradient goes to the reducer.
 #[derive(Module, Debug)]
 pub(super) struct Synchronized {
     #[module(skip)]
-    rung: RungTensor,
-    #[module(skip)]
-    hook: GradientHook,
+    way: Way,
 }
 
 impl Reparameterization for Synchronized {
@@ -26,7 +34,18 @@ impl Reparameterization for Synchronized {
         if !base.is_autodiff() {
             return base;
         }
-        backend::hook(base, &self.rung, self.hook.clone())
+        match &self.way {
+            Way::Hook(rung, hook) => backend::hook(base, rung, hook.clone()),
+            Way::Leaf(reducer, parameter) => {
+                let leaf = base.clone();
+                let read = move |gradients: &mut Gradients| {
+                    let gradient = leaf.grad_remove(gradients)?;
+                    Some(HostBuffer::from(gradient.into_data()))
+                };
+                reducer.read_leaf(*parameter, Box::new(read));
+                base
+            }
+        }
     }
 }
 
@@ -73,10 +92,14 @@ impl Reparameterizer for Attach<'_> {
         let Some(parameter) = known.filter(|_| base.is_require_grad()) else {
             return (param, None);
         };
-        let synchronized = Synchronized {
-            rung: self.next_rung(&base.device()),
-            hook: GradientHook::new(self.reducer.clone(), parameter),
+        let reducer = self.reducer.clone();
+        let way = match self.table.specs()[parameter].recurrent {
+            true => Way::Leaf(reducer, parameter),
+            false => {
+                let rung = Box::new(self.next_rung(&base.device()));
+                Way::Hook(rung, GradientHook::new(reducer, parameter))
+            }
         };
-        (param, Some(synchronized))
+        (param, Some(Synchronized { way }))
     }
 }
