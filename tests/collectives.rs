@@ -10,6 +10,7 @@
 //! | `volume` | bytes sent against the formulas |
 //! | `point_to_point` | send and recv |
 //! | `mismatch` | ranks that call different things |
+//! | `torn` | groups that are given up while memory is read |
 //! | `faults` | ranks that end, stay away, break or give up |
 
 #[path = "collectives/faults.rs"]
@@ -28,6 +29,8 @@ mod point_to_point;
 mod programs;
 #[path = "collectives/rounding.rs"]
 mod rounding;
+#[path = "collectives/torn.rs"]
+mod torn;
 #[path = "collectives/value.rs"]
 mod value;
 #[path = "collectives/volume.rs"]

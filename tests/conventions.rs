@@ -10,14 +10,22 @@ use std::process::Command;
 
 /// Folder or file of `burn-dist/src`, and what it may name by `crate::`; a row only names rows above it.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("deadline", &[]),
     ("error", &[]),
     ("mesh", &["error"]),
     ("flight", &["error"]),
-    ("communicator", &["error", "flight"]),
+    ("communicator", &["deadline", "error", "flight"]),
     ("group", &["error", "communicator"]),
     (
         "world",
-        &["error", "mesh", "flight", "communicator", "group"],
+        &[
+            "deadline",
+            "error",
+            "mesh",
+            "flight",
+            "communicator",
+            "group",
+        ],
     ),
     (
         "fuzzing",

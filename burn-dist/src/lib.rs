@@ -6,6 +6,7 @@ pub mod collectives;
 pub mod communicator;
 pub mod data;
 pub mod data_parallel;
+mod deadline;
 mod error;
 pub mod flight;
 #[cfg(fuzzing)]

@@ -260,7 +260,11 @@ fn a_rank_that_ends_early_is_named_and_the_group_refuses_later_calls() {
 fn bad_flags_and_a_taken_port_are_one_line_and_code_2() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port().to_string();
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
+        (
+            &["--nproc-per-node", "18446744073709551615"],
+            "at most 65536",
+        ),
         (&["--nproc-per-node", "0"], "0 ranks"),
         (
             &["--nproc-per-node", "2", "--node-rank", "1"],

@@ -159,16 +159,21 @@ impl Arguments {
                 "--as-ranks goes with --ranks 1",
             ));
         }
-        let parts = ranks * self.virtual_ranks() * self.micro_batches;
+        let parts = ranks
+            .saturating_mul(self.virtual_ranks())
+            .saturating_mul(self.micro_batches);
         if !self.batch.is_multiple_of(parts) {
             return Err(DistError::config(
                 format!(
                     "--batch {} is not a multiple of {} ranks x {} micro-batches = {parts}",
                     self.batch,
-                    ranks * self.virtual_ranks(),
+                    ranks.saturating_mul(self.virtual_ranks()),
                     self.micro_batches
                 ),
-                format!("take {}", self.batch.next_multiple_of(parts)),
+                match self.batch.checked_next_multiple_of(parts) {
+                    Some(batch) => format!("take {batch}"),
+                    None => "take fewer".into(),
+                },
             ));
         }
         if !self.hidden.is_multiple_of(self.heads) {

@@ -365,3 +365,24 @@ fn a_call_that_is_wrong_on_its_own_is_refused_and_harms_nothing() {
         );
     });
 }
+
+#[test]
+fn counts_that_no_memory_holds_are_refused() {
+    for kind in Kind::all() {
+        run_communicators(kind, 2, options(ALGORITHMS[0]), |c| {
+            for (send, receive) in [
+                (vec![1, 1], vec![1, 1 << 45]),
+                (vec![1, 1], vec![1, usize::MAX]),
+                (vec![usize::MAX, 3], vec![usize::MAX, 3]),
+            ] {
+                let operation = Operation::AllToAll {
+                    send_counts: send,
+                    recv_counts: receive,
+                };
+                let input = HostBuffer::zeros(DType::F32, vec![2, 3]);
+                let refused = run(&*c, operation, input);
+                assert!(matches!(refused, Err(DistError::InvalidCall { .. })));
+            }
+        });
+    }
+}

@@ -197,3 +197,18 @@ fn a_recording_keeps_the_last_calls() {
     });
     assert_eq!(recorded, [(RecordingCommunicator::CAPACITY, 5)]);
 }
+
+#[test]
+fn a_timeout_without_end_is_one() {
+    for kind in Kind::all() {
+        let options = burn_dist::communicator::CommunicatorOptions {
+            timeout: Duration::MAX,
+            startup_timeout: Duration::MAX,
+            ..options(Algorithm::Direct)
+        };
+        run_communicators(kind, 2, options, |c| {
+            let sum = run(&*c, SUM, one(1.0)).expect("ranks agree");
+            assert_eq!(sum.to_values::<f32>(), [2.0]);
+        });
+    }
+}

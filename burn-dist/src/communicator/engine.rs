@@ -15,6 +15,7 @@ use super::{
     Call, Communicator, CommunicatorOptions, Completion, HostBuffer, Members, MemoryPool,
     Operation, Traffic, Work,
 };
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 use crate::flight::{FlightCall, FlightDetail, FlightRecorder, FlightTicket};
 
@@ -183,7 +184,7 @@ impl Shared {
         let Some((recorder, _)) = &self.recorder else {
             return;
         };
-        match recorder.write(&error.to_string()) {
+        match recorder.write(&error.to_string(), false) {
             Ok(Some(path)) => tracing::info!("the last calls are in {}", path.display()),
             Ok(None) => {}
             // The call's own error is the one to return.
@@ -214,7 +215,7 @@ impl Shared {
         if let Some(((recorder, _), ticket)) = noted {
             recorder.began(ticket, core.next_sequence(&call.operation), now);
         }
-        let deadline = now + self.options.timeout;
+        let deadline = deadline(self.options.timeout);
         // A panic in here is our own bug; it must not leave peers and later calls waiting.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             core.run(

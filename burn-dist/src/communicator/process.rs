@@ -1,7 +1,6 @@
 //! [`ProcessCommunicator`]: ranks that are processes.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::engine::Engine;
 use super::transport::{Fault, Patience, StreamTransport, negotiate};
@@ -9,6 +8,7 @@ use super::{
     Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, PeerConnection,
     Traffic, Work,
 };
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
 
@@ -53,7 +53,7 @@ impl ProcessCommunicator {
         if size > 1 {
             let never = AtomicBool::new(false);
             let patience = Patience {
-                deadline: Instant::now() + options.startup_timeout,
+                deadline: deadline(options.startup_timeout),
                 cancelled: &never,
             };
             negotiate(&mut transport, index, size, &options, patience)

@@ -81,14 +81,25 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
             recv_counts,
         } => {
             let rows = shape[0];
-            let total: usize = send_counts.iter().sum();
+            let sum = |counts: &[usize]| {
+                let mut counts = counts.iter();
+                counts.try_fold(0usize, |sum, &count| sum.checked_add(count))
+            };
+            let total = sum(send_counts);
             let own = members.index();
-            if send_counts.len() != n || recv_counts.len() != n || total != rows {
+            if send_counts.len() != n || recv_counts.len() != n || total != Some(rows) {
                 return refuse(
                     format!(
                         "{rows} rows with send counts {send_counts:?} and receive counts {recv_counts:?} among {n} ranks"
                     ),
                     "give one count per member; the send counts add up to the rows",
+                );
+            }
+            let width = shape[1..].iter().product::<usize>();
+            if !sum(recv_counts).is_some_and(|rows| fits_memory(rows, width, dtype)) {
+                return refuse(
+                    format!("receive counts {recv_counts:?} of rows of {width} elements"),
+                    "no memory holds so many",
                 );
             }
             if send_counts[own] != recv_counts[own] {
@@ -115,6 +126,15 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Whether an array of so many rows can be in memory at all.
+fn fits_memory(rows: usize, width: usize, dtype: DType) -> bool {
+    let elements = rows.checked_mul(width);
+    let bytes = elements.and_then(|elements| elements.checked_mul(dtype.size()));
+    // What no machine of today holds; a smaller array that this one lacks the memory for is the
+    // system's to refuse.
+    bytes.is_some_and(|bytes| bytes <= 1 << 44)
 }
 
 fn reducible(op: ReduceOp, dtype: DType) -> Option<&'static str> {

@@ -179,7 +179,7 @@ fn group_name(key: Key<'_>) -> String {
         0 => String::new(),
         generation => format!(", made {} times", generation + 1),
     };
-    format!("{} {:?}{again}", key.0, key.1)
+    format!("{} {:?}{again}", key.0.escape_debug(), key.1)
 }
 
 fn call(entry: &FlightEntry) -> String {
@@ -212,7 +212,8 @@ impl Report {
             ));
         }
         for log in logs {
-            if let Some(first) = log.reasons.first() {
+            let error = log.reasons.iter().find(|reason| !reason.asked);
+            if let Some(first) = error.or(log.reasons.last()) {
                 this.line(&format!("rank {}: {}", log.rank, first.text));
             }
         }

@@ -1,5 +1,6 @@
 //! [`FlightLog`]: a rank's recording as a JSON file.
 
+use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct FlightReason {
     pub at_us: u64,
     /// An error, or that somebody asked.
     pub text: String,
+    /// Whether somebody asked.
+    pub asked: bool,
 }
 
 /// A group of a rank.
@@ -85,6 +88,9 @@ impl FlightLog {
     /// The version that this crate writes and reads.
     pub const VERSION: u32 = 1;
 
+    /// Largest world that is believed.
+    const MAX_RANKS: usize = 1 << 20;
+
     /// Largest file that is read.
     const MAX_BYTES: u64 = 64 << 20;
 
@@ -132,18 +138,26 @@ impl FlightLog {
     }
 
     fn read(path: &Path) -> Result<Self> {
-        let size = std::fs::metadata(path)
-            .map_err(|error| file(path, error))?
-            .len();
+        let metadata = std::fs::metadata(path).map_err(|error| file(path, error))?;
+        if !metadata.is_file() {
+            return Err(file(path, "not a file"));
+        }
+        let mut text = Vec::new();
+        let opened = std::fs::File::open(path).map_err(|error| file(path, error))?;
+        let read = opened.take(Self::MAX_BYTES + 1).read_to_end(&mut text);
+        let size = read.map_err(|error| file(path, error))? as u64;
         if size > Self::MAX_BYTES {
+            let most = Self::MAX_BYTES;
             return Err(file(
                 path,
-                format!("{size} bytes are too many for a recording"),
+                format!("more than {most} bytes, too many for a recording"),
             ));
         }
-        let text = std::fs::read(path).map_err(|error| file(path, error))?;
         let log: Self = serde_json::from_slice(&text)
             .map_err(|error| file(path, format!("not a recording: {error}")))?;
+        if log.world_size > Self::MAX_RANKS {
+            return Err(file(path, format!("a world of {} ranks", log.world_size)));
+        }
         match log.version == Self::VERSION {
             true => Ok(log),
             false => Err(file(
@@ -163,8 +177,13 @@ impl FlightLog {
         let path = folder.join(format!("rank-{}.json", self.rank));
         let unfinished = folder.join(format!(".rank-{}.{}", self.rank, self.process));
         let text = serde_json::to_vec_pretty(self).map_err(|error| file(&path, error))?;
-        std::fs::write(&unfinished, text).map_err(|error| file(&unfinished, error))?;
-        std::fs::rename(&unfinished, &path).map_err(|error| file(&path, error))?;
+        let written = std::fs::write(&unfinished, text);
+        let written = written.and_then(|()| std::fs::rename(&unfinished, &path));
+        written.map_err(|error| {
+            // Half a recording helps nobody.
+            let _ = std::fs::remove_file(&unfinished);
+            file(&path, error)
+        })?;
         Ok(path)
     }
 }

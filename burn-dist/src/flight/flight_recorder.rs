@@ -24,6 +24,8 @@ struct Inner {
     /// Both clocks at one moment.
     epoch: (Instant, SystemTime),
     ring: Mutex<Ring>,
+    /// Held while the file is written: several threads may want to.
+    writing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,7 @@ impl FlightRecorder {
                 next_group: 0,
                 reasons: Vec::new(),
             }),
+            writing: Mutex::new(()),
         }))
     }
 
@@ -188,15 +191,18 @@ impl FlightRecorder {
         }
     }
 
-    /// The recording so far, with one more reason for it.
-    pub fn log(&self, reason: &str) -> FlightLog {
+    /// The recording so far, with one more reason for it: an error, or that somebody asked. The first
+    /// errors are kept, and the last one who asked.
+    pub fn log(&self, reason: &str, asked: bool) -> FlightLog {
         let written_us = self.microseconds(Instant::now());
         let mut ring = self.lock();
+        ring.reasons.retain(|known| !(asked && known.asked));
         if ring.reasons.len() < Self::MAX_REASONS {
             let text = reason.into();
             ring.reasons.push(FlightReason {
                 at_us: written_us,
                 text,
+                asked,
             });
         }
         let oldest = ring.next.saturating_sub(Self::CAPACITY as u64);
@@ -221,9 +227,14 @@ impl FlightRecorder {
     ///
     /// # Errors
     /// [`DistError::File`](crate::DistError::File).
-    pub fn write(&self, reason: &str) -> Result<Option<PathBuf>> {
+    pub fn write(&self, reason: &str, asked: bool) -> Result<Option<PathBuf>> {
+        let _one = self
+            .0
+            .writing
+            .lock()
+            .expect("invariant: no panic under this lock");
         match &self.0.folder {
-            Some(folder) => self.log(reason).write(folder).map(Some),
+            Some(folder) => self.log(reason, asked).write(folder).map(Some),
             None => Ok(None),
         }
     }
@@ -314,7 +325,7 @@ mod tests {
             recorder.began(&mut ticket, sequence, Instant::now());
             recorder.ended(&mut ticket, true);
         }
-        let log = recorder.log("asked");
+        let log = recorder.log("asked", true);
         assert_eq!(log.entries.len(), FlightRecorder::CAPACITY + 1);
         assert_eq!(log.forgotten, calls + 1 - log.entries.len() as u64);
         let first = &log.entries[0];
@@ -332,7 +343,7 @@ mod tests {
             (Some(calls - 1), FlightState::Done)
         );
         recorder.ended(&mut waiting, false);
-        let again = recorder.log("asked again");
+        let again = recorder.log("it failed", false);
         assert_eq!(again.entries[0].state, FlightState::Failed);
         assert_eq!(again.reasons.len(), 2);
     }
@@ -344,9 +355,21 @@ mod tests {
             let id = recorder.enter("tp", &[0, 1]);
             recorder.leave(id);
         }
-        let log = recorder.log("asked");
+        let log = recorder.log("asked", true);
         assert_eq!(log.groups.len(), FlightRecorder::MAX_GROUPS);
         let last = log.groups.last().expect("not empty");
         assert_eq!((last.id, last.generation), (999, 999));
+    }
+
+    #[test]
+    fn errors_are_kept_beside_any_number_of_questions() {
+        let recorder = FlightRecorder::new(0, 2, None);
+        for _ in 0..50 {
+            recorder.log("asked", true);
+        }
+        recorder.log("it failed", false);
+        let log = recorder.log("asked again", true);
+        let texts: Vec<&str> = log.reasons.iter().map(|r| r.text.as_str()).collect();
+        assert_eq!(texts, ["it failed", "asked again"]);
     }
 }

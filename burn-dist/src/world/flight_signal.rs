@@ -74,7 +74,7 @@ impl FlightSignal {
                 let mut byte = [0];
                 while rings.read_exact(&mut byte).is_ok() {
                     for recorder in &recorders {
-                        if let Err(error) = recorder.write("asked for by SIGUSR1") {
+                        if let Err(error) = recorder.write("asked for by SIGUSR1", true) {
                             tracing::warn!("the last calls could not be written: {error}");
                         }
                     }

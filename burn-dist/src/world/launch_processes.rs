@@ -85,6 +85,9 @@ pub fn launch_processes(launch: &ProcessLaunch) -> Result<ExitReport> {
     flight_signal::clear(&folder, first_rank..first_rank + launch.ranks);
     let mut ranks = Ranks::new(first_rank, folder);
     for local_rank in 0..launch.ranks {
+        if signals.received().is_some() {
+            break;
+        }
         // On failure the ranks that did start end with `ranks`.
         ranks.start(launch, local_rank, port, &secret)?;
     }
@@ -221,9 +224,12 @@ impl Ranks {
             };
         }
         self.end();
+        // A rank that a signal ended may be reported after those that met its end.
+        let by_signal = failed.iter().find(|(_, status)| status.signal().is_some());
         let own = failed
             .iter()
             .find(|(rank, _)| !self.met_a_peers_failure(*rank));
+        let own = by_signal.or(own);
         let first = own.or(failed.first()).copied();
         self.say(first, signal)
     }
@@ -244,7 +250,10 @@ impl Ranks {
 
     fn recordings(&self) -> String {
         let folder = &self.flight_folder;
-        let any = std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
+        let is_recording = |file: std::io::Result<std::fs::DirEntry>| {
+            file.is_ok_and(|file| file.file_name().to_string_lossy().starts_with("rank-"))
+        };
+        let any = std::fs::read_dir(folder).is_ok_and(|mut files| files.any(is_recording));
         match any {
             true => format!(
                 "the ranks' last calls are in {folder}; to see who was behind: burnrun diagnose {folder}\n",

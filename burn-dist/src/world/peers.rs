@@ -15,6 +15,7 @@ use super::World;
 use super::handshake::erring;
 use super::handshake::{self, Refusal};
 use crate::communicator::{Members, PeerConnection};
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 
 /// Longest name of a group on the wire.
@@ -100,7 +101,7 @@ impl Peers {
     }
 
     fn collect(&mut self, world_size: usize, store: &StoreClient, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let mut missing = Vec::new();
         for peer in 0..world_size {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -149,7 +150,7 @@ impl Peers {
         key: &str,
         timeout: Duration,
     ) -> Result<Vec<Option<PeerConnection>>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let mut connections = Vec::with_capacity(members.size());
         let data_key = format!("{key} data");
         for &peer in &members.ranks()[..members.index()] {

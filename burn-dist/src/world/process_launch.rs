@@ -8,6 +8,9 @@ use super::OutputStyle;
 use super::environment::is_loopback;
 use crate::error::{DistError, Result};
 
+/// Most ranks of a world.
+const MAX_RANKS: usize = 1 << 16;
+
 /// A program to be started as ranks of this host.
 #[derive(Debug, Clone)]
 pub struct ProcessLaunch {
@@ -116,6 +119,13 @@ impl ProcessLaunch {
             return refuse(
                 format!("{} ranks on each of {} nodes", self.ranks, self.nodes),
                 "start at least one on one",
+            );
+        }
+        let world = self.ranks.checked_mul(self.nodes);
+        if world.is_none_or(|world| world > MAX_RANKS) {
+            return refuse(
+                format!("{} ranks on each of {} nodes", self.ranks, self.nodes),
+                "start at most 65536 in all",
             );
         }
         if self.node_rank >= self.nodes {

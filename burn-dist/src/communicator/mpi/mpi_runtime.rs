@@ -10,6 +10,7 @@ use mpi::ffi;
 
 use super::requests::{Handle, Requests, check};
 use crate::communicator::Members;
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 
 const MEET: c_int = 4;
@@ -149,7 +150,7 @@ impl MpiRuntime {
             let sent = unsafe { requests.send(self.0.world, other, MEET, &key) };
             sent.map_err(|fault| failure(format!("{fault:?}")))?;
         }
-        let until = Instant::now() + longest;
+        let until = deadline(longest);
         let mut missing: Vec<usize> = others.copied().collect();
         while !missing.is_empty() && Instant::now() < until {
             let mut wrong = None;

@@ -1,13 +1,18 @@
 //! Long arrays between neighbours: each member reads the others' memory instead of being sent it.
 //!
 //! Members say where their arrays lie, read, and say that they have read; only then is a call over,
-//! so an array stays where it is while it is read. The same bytes and the same order of sums as in
-//! the pipeline.
+//! so an array stays where it is while it is read. A member whose call fails gives up: it says so in
+//! shared memory before its arrays go, and readers look there after they have read. The same bytes and
+//! the same order of sums as in the pipeline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
 use super::neighbour::LONG;
-use super::streams::StreamTransport;
+use super::segment::Segment;
+use super::streams::{Home, StreamTransport};
 use super::{Announcement, Arrays, Fault, Incoming, Outgoing, Patience, Transport};
 use crate::communicator::Reduction;
 use crate::communicator::chunks::Chunks;
@@ -15,6 +20,24 @@ use crate::communicator::reduce::reduce_parts;
 
 /// Bytes read and added at a time: with a few members they stay in the cache.
 const BLOCK: usize = 64 << 10;
+
+/// How long a member waits for the reason why another one cannot be read.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Says on drop that this member's arrays go.
+struct GiveUp {
+    segment: Arc<Segment>,
+    own: usize,
+    armed: bool,
+}
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        if self.armed {
+            self.segment.give_up(self.own);
+        }
+    }
+}
 
 type Few<T> = SmallVec<[T; 8]>;
 
@@ -112,12 +135,69 @@ impl StreamTransport {
     }
 
     /// Copies from a neighbour's memory.
-    fn fetch(&self, from: usize, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn fetch(&mut self, from: usize, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         let neighbour = self.neighbours[from].expect("invariant: asked before");
-        neighbour.read(address, bytes).map_err(|error| Fault::Lost {
-            indices: vec![from],
-            detail: format!("its memory cannot be read: {error}"),
-        })
+        neighbour
+            .read(address, bytes)
+            .map_err(|error| self.why(from, &format!("its memory cannot be read: {error}")))
+    }
+
+    /// Whether what was read from these members is what they meant to be read.
+    fn check_read(&mut self, from: impl Iterator<Item = usize>) -> Result<(), Fault> {
+        for peer in from {
+            if self.home().segment.has_given_up(self.place(peer)) {
+                return Err(self.why(peer, "it gave the call up"));
+            }
+        }
+        Ok(())
+    }
+
+    fn home(&self) -> &Home {
+        self.home
+            .as_ref()
+            .expect("invariant: neighbours share memory")
+    }
+
+    /// A member's position on this host.
+    fn place(&self, peer: usize) -> usize {
+        let host = self.hosts[self.index];
+        self.hosts[..peer].iter().filter(|&&h| h == host).count()
+    }
+
+    /// Why a member cannot be read: its own words, or those of others, if they come soon.
+    fn why(&mut self, peer: usize, detail: &str) -> Fault {
+        let until = Instant::now() + GRACE;
+        while Instant::now() < until {
+            if let Err(said) = self.control.watch() {
+                return said;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut indices: Vec<usize> = self.control.lost().collect();
+        if indices.is_empty() {
+            indices.push(peer);
+        }
+        Fault::Lost {
+            indices,
+            detail: detail.into(),
+        }
+    }
+
+    /// Runs a part of a call in which others read this member's arrays; if it fails, they learn that
+    /// before the arrays go, whatever way.
+    fn while_read<R>(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let (segment, own) = (self.home().segment.clone(), self.home().own);
+        let mut guard = GiveUp {
+            segment,
+            own,
+            armed: true,
+        };
+        let outcome = part(self);
+        guard.armed = outcome.is_err();
+        outcome
     }
 
     /// The long arrays of an exchange. Returns an announcement that is still to be made.
@@ -142,20 +222,41 @@ impl StreamTransport {
         if addresses.is_empty() {
             return Ok(announcement);
         }
-        let there = self.tell(announcement, &addresses, patience)?;
-        for incoming in incoming {
+        self.while_read(|this| this.read_arrays(announcement, &addresses, incoming, patience))?;
+        Ok(None)
+    }
+
+    fn read_arrays(
+        &mut self,
+        announcement: Option<Announcement<'_>>,
+        addresses: &[(usize, u64)],
+        incoming: &mut [Incoming<'_>],
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        let there = self.tell(announcement, addresses, patience)?;
+        for incoming in incoming.iter_mut() {
             if self.reads(incoming.from, incoming.bytes.len()) {
                 let place = addresses.iter().position(|(p, _)| *p == incoming.from);
                 let address = there[place.expect("invariant: listed above")];
                 self.fetch(incoming.from, address, incoming.bytes)?;
             }
         }
-        self.tell(None, &addresses, patience)?;
-        Ok(None)
+        self.check_read(addresses.iter().map(|(peer, _)| *peer))?;
+        self.tell(None, addresses, patience).map(drop)
     }
 
     /// A reduction among neighbours only.
     pub(super) fn reduce_by_reading(
+        &mut self,
+        announcement: Option<Announcement<'_>>,
+        reduction: Reduction,
+        arrays: Arrays<'_>,
+        patience: Patience<'_>,
+    ) -> Result<(), Fault> {
+        self.while_read(|this| this.reduce_arrays(announcement, reduction, arrays, patience))
+    }
+
+    fn reduce_arrays(
         &mut self,
         announcement: Option<Announcement<'_>>,
         reduction: Reduction,
@@ -195,14 +296,16 @@ impl StreamTransport {
             reduce_parts(reduction.dtype, reduction.op, size, index, part, target);
         }
         self.blocks = blocks;
+        self.check_read(others.clone())?;
         // Everybody has read what it adds, and its own chunk is ready.
         self.tell(None, &addresses, patience)?;
         if let Arrays::InPlace(data) = &mut arrays {
-            for (peer, address) in others.zip(&there) {
+            for (peer, address) in others.clone().zip(&there) {
                 let chunk = chunks.byte_range(peer, element);
                 let address = address.wrapping_add(chunk.start as u64);
                 self.fetch(peer, address, &mut data[chunk])?;
             }
+            self.check_read(others)?;
             self.tell(None, &addresses, patience)?;
         }
         Ok(())

@@ -144,6 +144,22 @@ impl Segment {
         self.word(LINE + member * LINE + 4)
     }
 
+    fn given_up(&self, member: usize) -> &AtomicU32 {
+        self.word(LINE + member * LINE + 8)
+    }
+
+    /// Says that a member's arrays may no longer be where it said, before they go.
+    pub(super) fn give_up(&self, member: usize) {
+        self.given_up(member).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a member had given up by now. What was read from it before is good if not.
+    pub(super) fn has_given_up(&self, member: usize) -> bool {
+        fence(Ordering::SeqCst);
+        self.given_up(member).load(Ordering::SeqCst) != 0
+    }
+
     /// Wakes a member that sleeps here, after something was written or taken for it. `true`: it
     /// sleeps on its connections, and only the caller can wake it.
     pub(super) fn ring_bell(&self, member: usize) -> bool {

@@ -11,6 +11,7 @@ fn log(rank: usize, world_size: usize, groups: &[(&str, &[usize])]) -> FlightLog
         reasons: vec![FlightReason {
             at_us: 20_000_000,
             text: "it failed".into(),
+            asked: false,
         }],
         forgotten: 0,
         groups: groups

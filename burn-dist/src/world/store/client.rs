@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::protocol::{MAX_KEY, MAX_VALUE, Operation, Request, Status, read_answer};
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 use crate::world::handshake::{self, Refusal};
 
@@ -29,7 +30,7 @@ impl StoreClient {
         timeout: Duration,
     ) -> Result<Self> {
         let address = format!("{host}:{port}");
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let failure = |problem: String, hint: &str| DistError::Rendezvous {
             rank,
             address: address.clone(),

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::protocol::{Operation, Request, Status, write_answer};
+use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 use crate::world::handshake;
 
@@ -82,7 +83,7 @@ impl StoreServer {
 
     /// Waits until the clients have hung up, but no longer than `longest`, and ends.
     pub fn finish(self, longest: Duration) {
-        let deadline = Instant::now() + longest;
+        let deadline = deadline(longest);
         let mut state = self.shared.lock();
         while !state.clients.is_empty() {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -222,7 +223,7 @@ impl Shared {
                 };
                 // Longer than any start-up, so that the sum below cannot overflow.
                 let longest = Duration::from_millis(milliseconds.min(86_400_000));
-                self.wait(state, &key, Instant::now() + longest)
+                self.wait(state, &key, deadline(longest))
             }
         }
     }
