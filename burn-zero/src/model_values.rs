@@ -1,9 +1,9 @@
 //! From a model's parameters to flat pieces, and from flat units back to the model.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
 
 use crate::ShardPiece;
 
@@ -26,26 +26,85 @@ impl ModuleVisitor for ReadPieces<'_> {
     }
 }
 
-/// Puts new values, flat, into a model; each parameter keeps what autodiff knows of it.
+/// What stays of a parameter while its values are away.
+struct Frame {
+    shape: Vec<usize>,
+    dtype: DType,
+    is_tracked: bool,
+    requires_grad: bool,
+    checkpointing: Option<GradientCheckpointingStrategy>,
+}
+
+/// Takes the values of some parameters out of a model, so that their memory serves the new ones.
+pub(crate) struct TakeValues {
+    pub(crate) wanted: HashSet<ParamId>,
+    frames: HashMap<ParamId, Frame>,
+}
+
+impl TakeValues {
+    pub(crate) fn new(wanted: HashSet<ParamId>) -> Self {
+        Self {
+            wanted,
+            frames: HashMap::new(),
+        }
+    }
+
+    /// The way back.
+    pub(crate) fn put(self, values: HashMap<ParamId, Tensor<1>>) -> WriteValues {
+        WriteValues {
+            values,
+            frames: self.frames,
+        }
+    }
+}
+
+impl ModuleMapper for TakeValues {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let id = param.id;
+        if !self.wanted.contains(&id) {
+            return param;
+        }
+        param.map(|old| {
+            // A shared parameter comes again.
+            self.frames.entry(id).or_insert_with(|| Frame {
+                shape: old.dims().to_vec(),
+                dtype: old.dtype(),
+                is_tracked: old.is_autodiff(),
+                requires_grad: old.is_require_grad(),
+                checkpointing: old.gradient_checkpointing_strategy(),
+            });
+            Tensor::empty([0; D], &old.device())
+        })
+    }
+}
+
+/// Puts new values, flat, into a model; each parameter keeps what autodiff knew of it.
 pub(crate) struct WriteValues {
-    pub(crate) values: HashMap<ParamId, Tensor<1>>,
+    values: HashMap<ParamId, Tensor<1>>,
+    frames: HashMap<ParamId, Frame>,
 }
 
 impl ModuleMapper for WriteValues {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(value) = self.values.get(&param.id).cloned() else {
+        let value = self.values.get(&param.id).cloned();
+        let Some((value, frame)) = value.zip(self.frames.get(&param.id)) else {
             return param;
         };
-        param.map(|old| {
-            let value: Tensor<D> = value.reshape(old.dims()).cast(old.dtype());
-            if !old.is_autodiff() {
+        param.map(|_| {
+            let shape: [usize; D] = frame
+                .shape
+                .as_slice()
+                .try_into()
+                .expect("invariant: a parameter keeps its rank");
+            let value: Tensor<D> = value.reshape(shape).cast(frame.dtype);
+            if !frame.is_tracked {
                 return value;
             }
             let mut new = Tensor::from_inner(value);
-            if let Some(strategy) = old.gradient_checkpointing_strategy() {
+            if let Some(strategy) = frame.checkpointing {
                 new = new.with_gradient_checkpointing_strategy(strategy);
             }
-            new.set_require_grad(old.is_require_grad())
+            new.set_require_grad(frame.requires_grad)
         })
     }
 }

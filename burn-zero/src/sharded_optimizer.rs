@@ -3,14 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 use burn_dist::communicator::{HostBuffer, Operation, Work};
 use burn_dist::data_parallel::{BucketShard, BucketSizes, DataParallel, DataParallelConfig};
 use burn_dist::{DistError, ProcessGroup, Result};
 
-use crate::model_values::{ReadPieces, WriteValues};
+use crate::model_values::{ReadPieces, TakeValues};
 use crate::shard_module::ShardModule;
 use crate::whole_parameters::{KeepOwn, Share, owners};
 use crate::{ShardLayout, ShardPiece, ShardableOptimizer};
@@ -215,6 +215,10 @@ impl ShardedOptimizer {
             module.pieces.push((spec.name.clone(), param));
         }
         let stepped = self.optimizer.step(lr, module, gradients);
+        // Nobody needs the old values any more: the new ones take their memory.
+        let trained = self.layout_parameters();
+        let mut frames = TakeValues::new(trained);
+        let model = model.map(&mut frames);
         let works: Vec<(DType, Work)> = (0..self.layout.num_units())
             .map(|unit| self.gather(unit, pieces, &stepped))
             .collect();
@@ -227,7 +231,15 @@ impl ShardedOptimizer {
                 values.insert(specs[parameter].id, whole.clone().slice([place]));
             }
         }
-        Ok(model.map(&mut WriteValues { values }))
+        Ok(model.map(&mut frames.put(values)))
+    }
+
+    /// All parameters that travel in units.
+    fn layout_parameters(&self) -> HashSet<ParamId> {
+        let specs = self.parallel.parameters().specs();
+        let units = 0..self.layout.num_units();
+        let places = units.flat_map(|unit| self.layout.places(unit));
+        places.map(|(parameter, _)| specs[parameter].id).collect()
     }
 
     /// This rank's pieces of the parameters as they are now.
@@ -360,11 +372,15 @@ impl ShardedOptimizer {
             seen: HashSet::new(),
         };
         model.visit(&mut share);
+        let works = share.works;
+        let trained = works.iter().map(|(id, ..)| *id).collect();
+        let mut frames = TakeValues::new(trained);
+        let model = model.map(&mut frames);
         let mut values = HashMap::new();
-        for (id, dtype, device, work) in share.works {
+        for (id, dtype, device, work) in works {
             let data = TensorData::from(work.wait()?);
             values.insert(id, Tensor::from_data(data, (&device, dtype)));
         }
-        Ok(model.map(&mut WriteValues { values }))
+        Ok(model.map(&mut frames.put(values)))
     }
 }
