@@ -1,69 +1,24 @@
 //! Data parallelism: N ranks give what one rank gives that accumulates their micro-batches, bit for
 //! bit; overlapped, bucketed, with unused and shared parameters, uneven inputs.
 
+#[path = "data_parallel/misuse.rs"]
+mod misuse;
+#[path = "data_parallel/models.rs"]
+mod models;
+
 use burn::module::{Module, Param};
-use burn::nn::{
-    BatchNorm, BatchNormConfig, Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig,
-};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data::TokenWeight;
 use burn_dist::data_parallel::{
     BucketSizes, DataParallel, DataParallelConfig, GradientEvent, NaiveDataParallel,
     RankOrderAccumulator, parameter_hash,
 };
-use burn_dist::{DistError, ProcessGroup, Result};
+use burn_dist::{ProcessGroup, Result};
+use models::{Branches, fill, linear, mlp};
 use tests::run_group;
-
-#[derive(Module, Debug)]
-struct Mlp {
-    first: Linear,
-    norm: LayerNorm,
-    second: Linear,
-    third: Linear,
-    activation: Gelu,
-}
-
-fn fill(shape: [usize; 2], seed: usize, device: &Device) -> Tensor<2> {
-    let values: Vec<f32> = (0..shape[0] * shape[1])
-        .map(|i| (((i + 1) * (seed + 3) * 2_654_435_761) % 1000) as f32 / 1000.0 - 0.5)
-        .collect();
-    Tensor::from_data(TensorData::new(values, shape), device)
-}
-
-fn linear(inputs: usize, outputs: usize, seed: usize, device: &Device) -> Linear {
-    let mut linear = LinearConfig::new(inputs, outputs).init(device);
-    linear.weight = Param::from_tensor(fill([inputs, outputs], seed, device));
-    linear.bias = Some(Param::from_tensor(
-        fill([1, outputs], seed + 50, device).squeeze_dim(0),
-    ));
-    linear
-}
-
-/// Differs with `seed`, so that the broadcast has something to do.
-fn mlp(seed: usize, device: &Device) -> Mlp {
-    Mlp {
-        first: linear(6, 10, seed, device),
-        norm: LayerNormConfig::new(10).init(device),
-        second: linear(10, 9, seed + 1, device),
-        third: linear(9, 3, seed + 2, device),
-        activation: Gelu::new(),
-    }
-}
-
-impl Mlp {
-    fn loss(&self, item: usize) -> Tensor<1> {
-        let device = self.first.weight.device();
-        let x = fill([4, 6], 100 + item, &device);
-        let target = fill([4, 3], 200 + item, &device);
-        let x = self
-            .norm
-            .forward(self.activation.forward(self.first.forward(x)));
-        let x = self.activation.forward(self.second.forward(x));
-        (self.third.forward(x) - target).square().mean()
-    }
-}
 
 fn tiny_buckets(bytes: usize) -> DataParallelConfig {
     DataParallelConfig {
@@ -250,40 +205,6 @@ fn no_sync_synchronises_once_per_optimizer_step() {
     }
 }
 
-#[derive(Module, Debug)]
-struct Branches {
-    used: Linear,
-    on_rank_0: Linear,
-    nowhere: Linear,
-    twice: Linear,
-    /// The same parameters as `twice`: one identifier, one gradient.
-    shared: Linear,
-}
-
-impl Branches {
-    fn new(device: &Device) -> Self {
-        let twice = linear(3, 3, 4, device);
-        Self {
-            shared: twice.clone(),
-            used: linear(3, 3, 1, device),
-            on_rank_0: linear(3, 3, 2, device),
-            nowhere: linear(3, 3, 3, device),
-            twice,
-        }
-    }
-
-    fn loss(&self, rank: usize, item: usize) -> Tensor<1> {
-        let mut x = self
-            .used
-            .forward(fill([2, 3], rank + 10 * item, &self.used.weight.device()));
-        if rank == 0 {
-            x = self.on_rank_0.forward(x);
-        }
-        let x = self.twice.forward(self.twice.forward(x).tanh());
-        self.shared.forward(x).square().mean()
-    }
-}
-
 #[test]
 fn unused_and_twice_used_parameters_are_right() {
     let n = 2;
@@ -366,121 +287,6 @@ fn every_token_counts_the_same() {
     for result in results {
         assert_eq!(result.expect("no fault"), (2.0 * 3.0 / 8.0, true));
     }
-}
-
-#[test]
-fn uneven_inputs_join_or_fail_on_every_rank() {
-    // 11 items, 2 ranks, batch 5: two steps on rank 0, one on rank 1.
-    let joined = run_group(2, |group| {
-        let device = Device::flex().autodiff();
-        let (parallel, mut model) = DataParallel::wrap(mlp(0, &device), &group)?;
-        let mut optimizer = adamw();
-        let mut batches = 0..[2, 1][group.index()];
-        let mut turns = Vec::new();
-        loop {
-            let batch = batches.next();
-            let Some(turn) = parallel.join(batch.is_some())? else {
-                break;
-            };
-            turns.push(turn.active);
-            let gradients = match batch {
-                Some(item) => parallel.sync(model.loss(item).backward(), &model)?,
-                None => parallel.sync_without_input(&model)?,
-            };
-            model = optimizer.step(1e-2, model, gradients);
-        }
-        parallel.check_replicas(&model)?;
-        Ok((turns, parameter_hash(&model)))
-    });
-    let joined: Vec<_> = joined.into_iter().map(|r| r.expect("no fault")).collect();
-    assert_eq!(joined[0].0, [2, 1]);
-    assert_eq!(joined[0], joined[1]);
-
-    let plain = run_group(2, |group| {
-        let device = Device::flex().autodiff();
-        let (parallel, model) = DataParallel::wrap(mlp(0, &device), &group)?;
-        for item in 0..[2, 1][group.index()] {
-            parallel.sync(model.loss(item).backward(), &model)?;
-        }
-        Ok(())
-    });
-    let error = plain[0].as_ref().expect_err("its peer has ended");
-    assert!(error.to_string().contains("1"), "{error}");
-}
-
-#[test]
-fn models_that_differ_are_named_on_every_rank() {
-    let results = run_group(3, |group| {
-        let device = Device::flex().autodiff();
-        let mut model = mlp(0, &device);
-        if group.index() == 1 {
-            model.second = linear(10, 8, 1, &device);
-        }
-        DataParallel::wrap(model, &group).map(drop)
-    });
-    for (rank, result) in results.into_iter().enumerate() {
-        let error = result.expect_err("rank 1 differs");
-        let DistError::Replica {
-            differing,
-            expected,
-            got,
-            ..
-        } = &error
-        else {
-            panic!("{error}");
-        };
-        assert_eq!(*differing, if rank == 1 { 0 } else { 1 });
-        assert!(
-            expected.contains("second.weight") && got.contains("second.weight"),
-            "{error}"
-        );
-        assert!(format!("{expected}{got}").contains("[10, 8]"), "{error}");
-    }
-}
-
-#[test]
-fn replicas_that_drift_are_named() {
-    let results = run_group(2, |group| {
-        let device = Device::flex().autodiff();
-        let (parallel, mut model) = DataParallel::wrap(mlp(0, &device), &group)?;
-        parallel.check_replicas(&model)?;
-        if group.index() == 1 {
-            model.third.weight = model.third.weight.map(|w| w.detach() + 1.0);
-        }
-        parallel.check_replicas(&model)
-    });
-    for result in results {
-        let error = result.expect_err("rank 1 drifted").to_string();
-        assert!(error.contains("third.weight"), "{error}");
-    }
-}
-
-#[test]
-fn wrong_use_is_refused() {
-    let results = run_group(1, |group| {
-        let device = Device::flex().autodiff();
-        let (_, model) = DataParallel::wrap(mlp(0, &device), &group)?;
-        let twice = DataParallel::wrap(model.clone(), &group).map(drop);
-        let error = twice.expect_err("wrapped twice").to_string();
-        assert!(
-            error.contains("first.weight") && error.contains("data_parallel"),
-            "{error}"
-        );
-        DataParallel::wrap(model.materialize(), &group)?;
-        let plain = DataParallel::wrap(mlp(0, &Device::flex()), &group).map(drop);
-        let error = plain.expect_err("no autodiff").to_string();
-        assert!(error.contains("no trained parameter"), "{error}");
-        // Two backward passes without a sync between them.
-        let (parallel, model) = DataParallel::wrap(mlp(0, &device), &group)?;
-        let _ = model.loss(0).backward();
-        let error = parallel
-            .sync(model.loss(1).backward(), &model)
-            .map(drop)
-            .expect_err("the first pass has launched the buckets");
-        assert!(error.to_string().contains("no_sync"), "{error}");
-        Ok(())
-    });
-    results.into_iter().for_each(|r| r.expect("no fault"));
 }
 
 #[test]

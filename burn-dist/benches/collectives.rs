@@ -9,6 +9,9 @@
 //! busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for the others, 1 for broadcast. A block's time is
 //! that of its slowest rank; rows are medians over blocks. Every operation verifies its result first.
 
+#[path = "collectives/collective.rs"]
+mod collective;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -19,6 +22,7 @@ use burn_dist::{
     launch_processes, launch_threads,
 };
 use clap::Parser;
+use collective::Collective;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(feature = "mpi"))]
@@ -60,67 +64,6 @@ struct Row {
     copy_share: f64,
     /// What the comparison of calls adds: the median of ratios of neighbouring blocks, less one.
     check_cost: f64,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Collective {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    Broadcast,
-}
-
-impl Collective {
-    const ALL: [Self; 5] = [
-        Self::AllReduce,
-        Self::ReduceScatter,
-        Self::AllGather,
-        Self::AllToAll,
-        Self::Broadcast,
-    ];
-
-    fn operation(self, n: usize, elements: usize) -> Operation {
-        match self {
-            Self::AllReduce => Operation::AllReduce(ReduceOp::Sum),
-            Self::ReduceScatter => Operation::ReduceScatter(ReduceOp::Sum),
-            Self::AllGather => Operation::AllGather,
-            Self::AllToAll => Operation::AllToAll {
-                send_counts: vec![elements / n; n],
-                recv_counts: vec![elements / n; n],
-            },
-            Self::Broadcast => Operation::Broadcast { root: 0 },
-        }
-    }
-
-    /// Elements that a rank brings, of an operation on `elements`.
-    fn input_len(self, n: usize, elements: usize) -> usize {
-        match self {
-            Self::AllGather => elements / n,
-            _ => elements,
-        }
-    }
-
-    fn factor(self, n: usize) -> f64 {
-        let share = (n - 1) as f64 / n as f64;
-        match self {
-            Self::AllReduce => 2.0 * share,
-            Self::Broadcast => 1.0,
-            _ => share,
-        }
-    }
-
-    /// Whether the result of inputs `rank + 1` is right, first and last element of every part.
-    fn is_right(self, output: &HostBuffer, n: usize, index: usize) -> bool {
-        let values = output.to_values::<f32>();
-        let sum = (n * (n + 1) / 2) as f32;
-        let part = (values.len() / n).max(1);
-        values.iter().enumerate().all(|(i, &value)| match self {
-            Self::AllReduce | Self::ReduceScatter => value == sum,
-            Self::AllGather | Self::AllToAll => value == ((i / part).min(n - 1) + 1) as f32,
-            Self::Broadcast => value == 1.0 || index >= n,
-        })
-    }
 }
 
 fn buffer(len: usize, value: f32) -> HostBuffer {
@@ -188,7 +131,7 @@ impl Work {
         let input = buffer(self.len, group.index() as f32 + 1.0);
         let output = group.run(self.operation.clone(), input)?;
         let n = group.size();
-        let right = u8::from(self.collective.is_right(&output, n, group.index()));
+        let right = u8::from(self.collective.is_right(&output, n));
         match group.all_reduce_values(vec![right], ReduceOp::Min)?[0] {
             0 => Err(DistError::config(
                 format!(

@@ -5,28 +5,16 @@
 
 mod launched;
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use burn_dist::communicator::ReduceOp;
 use burn_dist::{DistError, World};
-use launched::{DEADLINE, assert_nothing_left, burnrun, finish, mark, run};
+use launched::{assert_nothing_left, be_a_rank, burnrun, end_of, finish, mark, run};
 
 #[test]
 fn rank_program() {
-    let Ok(behaviour) = std::env::var("TEST_BEHAVIOUR") else {
-        return;
-    };
-    let code = match behave(&behaviour) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error}");
-            1
-        }
-    };
-    let _ = std::io::stdout().flush();
-    std::process::exit(code);
+    be_a_rank(behave);
 }
 
 fn behave(behaviour: &str) -> burn_dist::Result<i32> {
@@ -169,14 +157,7 @@ fn end_by(signal: rustix::process::Signal, name: &str) -> Option<i32> {
     }
     let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
     rustix::process::kill_process(pid, signal).expect("ours");
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status;
-        }
-        assert!(start.elapsed() < DEADLINE, "burnrun did not end");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = end_of(&mut child);
     assert_nothing_left(&mark);
     // Ends when the last process that could write to it has ended.
     let _ = out.read_to_string(&mut String::new());

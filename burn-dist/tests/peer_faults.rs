@@ -5,7 +5,7 @@
 
 mod launched;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::flight::{Diagnosis, FlightLog};
 use burn_dist::{DistError, World};
-use launched::{DEADLINE, assert_nothing_left, burnrun, mark, run};
+use launched::{assert_nothing_left, be_a_rank, burnrun, end_of, mark, run};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 /// The rank that everything happens to, of three.
@@ -24,18 +24,7 @@ const CALL: usize = 3;
 
 #[test]
 fn rank_program() {
-    let Ok(behaviour) = std::env::var("TEST_BEHAVIOUR") else {
-        return;
-    };
-    let code = match behave(&behaviour) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("error: {error}");
-            1
-        }
-    };
-    let _ = std::io::stdout().flush();
-    std::process::exit(code);
+    be_a_rank(|behaviour| behave(behaviour).map(|()| 0));
 }
 
 /// Says so when it is dropped.
@@ -258,14 +247,7 @@ fn ranks_write_their_recordings_while_they_run_and_go_on() {
     // All ranks are within a call of each other.
     let text = Diagnosis::of(&logs).to_string();
     assert!(text.contains("group world [0, 1, 2]"), "{text}");
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status;
-        }
-        assert!(start.elapsed() < DEADLINE, "burnrun did not end");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = end_of(&mut child);
     assert_eq!(status.code(), Some(0), "the signal harmed the ranks");
     assert_nothing_left(&mark);
 }

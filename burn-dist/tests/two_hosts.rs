@@ -13,14 +13,13 @@ mod sockets;
 #[path = "two_hosts/steps.rs"]
 mod steps;
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use burn_dist::communicator::ReduceOp;
 use burn_dist::{DistError, World};
-use launched::{DEADLINE, assert_nothing_left, burnrun, mark, run};
+use launched::{DEADLINE, assert_nothing_left, be_a_rank, burnrun, mark, run};
 use launcher::Launcher;
 use namespaces::{ADDRESSES, Hosts, assert_removed, skip};
 
@@ -39,18 +38,7 @@ const LONGEST_END: Duration = Duration::from_secs(3 + 6);
 
 #[test]
 fn rank_program() {
-    let Ok(behaviour) = std::env::var("TEST_BEHAVIOUR") else {
-        return;
-    };
-    let code = match behave(&behaviour) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("error: {error}");
-            1
-        }
-    };
-    let _ = std::io::stdout().flush();
-    std::process::exit(code);
+    be_a_rank(|behaviour| behave(behaviour).map(|()| 0));
 }
 
 /// Says so when it is dropped.

@@ -24,12 +24,10 @@ const CONTAINER: &str = "Struct";
 
 impl Module for ShardModule {
     fn collect_devices(&self, devices: Devices) -> Devices {
-        let mut pieces = self.pieces.iter();
-        pieces
-            .try_fold(devices, |devices, (_, param)| {
-                Ok::<_, std::convert::Infallible>(param.collect_devices(devices))
-            })
-            .unwrap_or_default()
+        let pieces = self.pieces.iter();
+        pieces.fold(devices, |devices, (_, param)| {
+            param.collect_devices(devices)
+        })
     }
 
     fn fork(self, device: &Device) -> Self {

@@ -32,7 +32,8 @@ pub struct ShardedOptimizerConfig {
 /// gradients: a bucket's full gradient is freed as soon as it is reduced. *What moves* per step and
 /// rank, S being the bytes of all parameters: `S(n-1)/n` to reduce gradients, while the backward pass
 /// still runs, and `S(n-1)/n` to gather parameters. For an optimizer that needs whole parameters,
-/// gradients are reduced on all ranks (`2S(n-1)/n`), and only the state is split.
+/// gradients are reduced on all ranks (`2S(n-1)/n`), each rank sends the parameters that it owns to all
+/// others (`S(n-1)/n` on average), and only the state is split.
 ///
 /// The numbers are those of [`DataParallel`] with the same optimizer, bit for bit.
 ///
@@ -206,7 +207,7 @@ impl ShardedOptimizer {
         };
         let specs = self.parallel.parameters().specs();
         let values = self.read(&model, pieces)?;
-        let gradients = self.gradients_of(pieces, &shards);
+        let gradients = self.gradients_of(pieces, shards);
         let mut module = ShardModule::default();
         for (piece, value) in pieces.iter().zip(values) {
             let spec = &specs[piece.parameter];
@@ -267,33 +268,26 @@ impl ShardedOptimizer {
         Ok(reader.values.into_iter().flatten().collect())
     }
 
-    fn gradients_of(&self, pieces: &[ShardPiece], shards: &[BucketShard]) -> GradientsParams {
+    fn gradients_of(&self, pieces: &[ShardPiece], shards: Vec<BucketShard>) -> GradientsParams {
         let specs = self.parallel.parameters().specs();
         let mut gradients = GradientsParams::new();
-        let mut open: Option<(usize, Tensor<1>)> = None;
-        for piece in pieces {
-            let shard = &shards[piece.unit];
-            let slots = &self.parallel.plan().buckets()[piece.unit].slots;
-            let slot = slots
-                .iter()
-                .position(|slot| slot.parameter == piece.parameter);
-            if !shard.used[slot.expect("invariant: a piece lies in its unit")] {
-                continue;
-            }
-            let part = match &open {
-                Some((unit, part)) if *unit == piece.unit => part.clone(),
-                _ => {
-                    let dtype = shard.values.dtype();
-                    let data = TensorData::from(shard.values.clone());
-                    let device = self.unit_device(piece.unit);
-                    let part = Tensor::from_data(data, (&device, dtype));
-                    open = Some((piece.unit, part.clone()));
-                    part
+        let buckets = self.parallel.plan().buckets();
+        for (unit, shard) in shards.into_iter().enumerate() {
+            let (dtype, device) = (shard.values.dtype(), self.unit_device(unit));
+            let data = TensorData::from(shard.values);
+            let part: Tensor<1> = Tensor::from_data(data, (&device, dtype));
+            let slots = &buckets[unit].slots;
+            for piece in pieces.iter().filter(|piece| piece.unit == unit) {
+                let slot = slots
+                    .iter()
+                    .position(|slot| slot.parameter == piece.parameter);
+                if !shard.used[slot.expect("invariant: a piece lies in its unit")] {
+                    continue;
                 }
-            };
-            let spec = &specs[piece.parameter];
-            let gradient = part.slice([piece.place.clone()]).cast(spec.dtype);
-            gradients.register(spec.id, gradient);
+                let spec = &specs[piece.parameter];
+                let gradient = part.clone().slice([piece.place.clone()]).cast(spec.dtype);
+                gradients.register(spec.id, gradient);
+            }
         }
         gradients
     }

@@ -247,6 +247,43 @@ impl Shared {
     }
 }
 
+/// A communicator that is an [`Engine`] over its transport, and nothing else.
+macro_rules! is_an_engine {
+    ($communicator:ty) => {
+        impl $crate::communicator::Communicator for $communicator {
+            fn members(&self) -> &Members {
+                self.0.members()
+            }
+
+            fn start(&self, call: Call) -> Work {
+                self.0.start(call)
+            }
+
+            fn run(&self, call: Call) -> Result<HostBuffer> {
+                self.0.run(call)
+            }
+
+            fn pool(&self) -> &MemoryPool {
+                self.0.pool()
+            }
+
+            fn traffic(&self) -> Traffic {
+                self.0.traffic()
+            }
+
+            fn failure(&self) -> Option<DistError> {
+                self.0.failure()
+            }
+
+            fn abort(&self, cause: DistError) {
+                self.0.abort(cause);
+            }
+        }
+    };
+}
+
+pub(super) use is_an_engine;
+
 impl Communicator for Engine {
     fn members(&self) -> &Members {
         &self.shared.members

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::engine::Engine;
+use super::engine::{Engine, is_an_engine};
 use super::transport::{InProcessTransport, Room};
-use super::{
-    Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work,
-};
+use super::{Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work};
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
 
@@ -111,32 +109,4 @@ impl InProcessHub {
 #[derive(Debug)]
 pub struct InProcessCommunicator(Engine);
 
-impl Communicator for InProcessCommunicator {
-    fn members(&self) -> &Members {
-        self.0.members()
-    }
-
-    fn start(&self, call: Call) -> Work {
-        self.0.start(call)
-    }
-
-    fn run(&self, call: Call) -> Result<HostBuffer> {
-        self.0.run(call)
-    }
-
-    fn pool(&self) -> &MemoryPool {
-        self.0.pool()
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.0.traffic()
-    }
-
-    fn failure(&self) -> Option<DistError> {
-        self.0.failure()
-    }
-
-    fn abort(&self, cause: DistError) {
-        self.0.abort(cause);
-    }
-}
+is_an_engine!(InProcessCommunicator);

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::engine::Engine;
+use super::engine::{Engine, is_an_engine};
 use super::transport::{Fault, Patience, StreamTransport, negotiate};
 use super::{
-    Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, PeerConnection,
-    Traffic, Work,
+    Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, PeerConnection, Traffic, Work,
 };
 use crate::deadline::deadline;
 use crate::error::{DistError, Result};
@@ -94,32 +93,4 @@ fn explain(fault: Fault, members: &Members) -> String {
     }
 }
 
-impl Communicator for ProcessCommunicator {
-    fn members(&self) -> &Members {
-        self.0.members()
-    }
-
-    fn start(&self, call: Call) -> Work {
-        self.0.start(call)
-    }
-
-    fn run(&self, call: Call) -> Result<HostBuffer> {
-        self.0.run(call)
-    }
-
-    fn pool(&self) -> &MemoryPool {
-        self.0.pool()
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.0.traffic()
-    }
-
-    fn failure(&self) -> Option<DistError> {
-        self.0.failure()
-    }
-
-    fn abort(&self, cause: DistError) {
-        self.0.abort(cause);
-    }
-}
+is_an_engine!(ProcessCommunicator);

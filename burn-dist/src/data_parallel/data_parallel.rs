@@ -183,9 +183,7 @@ impl DataParallel {
     /// # Errors
     /// A failure of the group, also one met during the backward pass.
     pub fn sync<M: Module>(&self, grads: Gradients, model: &M) -> Result<GradientsParams> {
-        self.check_mode(false)?;
-        self.reducer.take_leaves(grads);
-        self.finish(model)
+        self.finish(Some(grads), model)
     }
 
     /// As [`sync`](Self::sync), for a rank that has no input in this step while others have.
@@ -193,7 +191,7 @@ impl DataParallel {
     /// # Errors
     /// As [`sync`](Self::sync).
     pub fn sync_without_input<M: Module>(&self, model: &M) -> Result<GradientsParams> {
-        self.finish(model)
+        self.finish(None, model)
     }
 
     /// Ends an optimizer step's gradients as [`sync`](Self::sync) does, and gives this rank its part of
@@ -243,8 +241,11 @@ impl DataParallel {
         ))
     }
 
-    fn finish<M: Module>(&self, model: &M) -> Result<GradientsParams> {
+    fn finish<M: Module>(&self, grads: Option<Gradients>, model: &M) -> Result<GradientsParams> {
         self.check_mode(false)?;
+        if let Some(grads) = grads {
+            self.reducer.take_leaves(grads);
+        }
         let reduced = self.reducer.finish()?;
         let used = self.used_somewhere(&reduced)?;
         let mut unpack = Unpack {

@@ -1,6 +1,7 @@
 //! [`FlightLog`]: a rank's recording as a JSON file.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -173,11 +174,19 @@ impl FlightLog {
 
     /// Writes `rank-N.json` into a folder, which is made; a reader never sees half of it.
     pub(super) fn write(&self, folder: &Path) -> Result<std::path::PathBuf> {
-        std::fs::create_dir_all(folder).map_err(|error| file(folder, error))?;
+        let mut new = std::fs::DirBuilder::new();
+        // For this user only, where it is ours to say: shapes and places in a program are the user's.
+        new.recursive(true).mode(0o700);
+        new.create(folder).map_err(|error| file(folder, error))?;
         let path = folder.join(format!("rank-{}.json", self.rank));
         let unfinished = folder.join(format!(".rank-{}.{}", self.rank, self.process));
         let text = serde_json::to_vec_pretty(self).map_err(|error| file(&path, error))?;
-        let written = std::fs::write(&unfinished, text);
+        let created = || {
+            // Of an earlier process of this number; never through a link that somebody else laid.
+            let _ = std::fs::remove_file(&unfinished);
+            std::fs::File::create_new(&unfinished)
+        };
+        let written = created().and_then(|mut file| file.write_all(&text));
         let written = written.and_then(|()| std::fs::rename(&unfinished, &path));
         written.map_err(|error| {
             // Half a recording helps nobody.

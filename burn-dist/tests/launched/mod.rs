@@ -1,7 +1,8 @@
 //! What tests of launched processes share.
 #![allow(dead_code, unreachable_pub)]
 
-use std::process::{Child, Command, Output, Stdio};
+use std::io::Write;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// No run takes longer; one that does is stuck.
@@ -26,6 +27,35 @@ pub fn burnrun(flags: &[&str], behaviour: &str, mark: &str) -> Command {
     command
 }
 
+/// What a test binary's `rank_program` does: nothing, unless the launcher has started it to behave in
+/// some way. Ends the process.
+pub fn be_a_rank(behave: impl FnOnce(&str) -> burn_dist::Result<i32>) {
+    let Ok(behaviour) = std::env::var("TEST_BEHAVIOUR") else {
+        return;
+    };
+    let code = behave(&behaviour).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        1
+    });
+    let _ = std::io::stdout().flush();
+    std::process::exit(code);
+}
+
+/// Waits for a child's end.
+pub fn end_of(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            return status;
+        }
+        if start.elapsed() > DEADLINE {
+            let _ = child.kill();
+            panic!("it did not end within {DEADLINE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A name by which the processes of one test are found.
 pub fn mark(test: &str) -> String {
     format!("{test}-{}", std::process::id())
@@ -33,7 +63,6 @@ pub fn mark(test: &str) -> String {
 
 /// Waits for the end of a started command.
 pub fn finish(mut child: Child) -> Output {
-    let start = Instant::now();
     // Pipes are small: read them while the command runs.
     let read = |mut pipe: Box<dyn std::io::Read + Send>| {
         std::thread::spawn(move || {
@@ -44,16 +73,7 @@ pub fn finish(mut child: Child) -> Output {
     };
     let out = read(Box::new(child.stdout.take().expect("piped")));
     let error = read(Box::new(child.stderr.take().expect("piped")));
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status;
-        }
-        if start.elapsed() > DEADLINE {
-            let _ = child.kill();
-            panic!("burnrun did not end within {DEADLINE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = end_of(&mut child);
     Output {
         status,
         stdout: out.join().expect("no panic"),

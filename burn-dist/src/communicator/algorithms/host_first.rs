@@ -76,39 +76,6 @@ pub(super) fn matters(hosts: &[usize]) -> bool {
     !one_host && !(0..hosts.len()).all(alone)
 }
 
-pub(super) fn all_reduce(
-    links: &mut Links<'_>,
-    reduction: Reduction,
-    data: &mut [u8],
-) -> Result<(), Fault> {
-    let element = reduction.dtype.size();
-    let chunks = Chunks::new(data.len() / element, links.size);
-    let own = chunks.byte_range(links.index, element);
-    let mut reduced = vec![0; own.len()];
-    reduce(links, reduction, chunks, data, &mut reduced)?;
-    data[own].copy_from_slice(&reduced);
-    gather(links, chunks, element, data)
-}
-
-pub(super) fn reduce_scatter(
-    links: &mut Links<'_>,
-    reduction: Reduction,
-    input: &[u8],
-    output: &mut [u8],
-) -> Result<(), Fault> {
-    let chunks = Chunks::new(input.len() / reduction.dtype.size(), links.size);
-    reduce(links, reduction, chunks, input, output)
-}
-
-/// This member's part lies in its place in `output`.
-pub(super) fn all_gather(
-    links: &mut Links<'_>,
-    part: usize,
-    output: &mut [u8],
-) -> Result<(), Fault> {
-    gather(links, Chunks::new(part * links.size, links.size), 1, output)
-}
-
 fn outgoing(arrays: &[(usize, Vec<u8>)]) -> Vec<Outgoing<'_>> {
     arrays
         .iter()
@@ -123,7 +90,8 @@ fn incoming(arrays: &mut [(usize, Vec<u8>)]) -> Vec<Incoming<'_>> {
         .collect()
 }
 
-fn reduce(
+/// Sums inside hosts, then between them; this member's reduced chunk goes to `output`.
+pub(super) fn reduce_chunks(
     links: &mut Links<'_>,
     reduction: Reduction,
     chunks: Chunks,
@@ -207,7 +175,8 @@ fn add(reduction: Reduction, arrays: &[Vec<u8>]) -> Vec<u8> {
     sum
 }
 
-fn gather(
+/// Once to a helper on each host, then inside hosts; every chunk reaches every member.
+pub(super) fn gather_chunks(
     links: &mut Links<'_>,
     chunks: Chunks,
     element: usize,

@@ -129,6 +129,65 @@ fn on_hosts(algorithm: Algorithm, hosts: &[usize]) -> Algorithm {
     }
 }
 
+/// Of the input; this member's reduced chunk goes to the output.
+type ReduceChunks = fn(&mut Links<'_>, Reduction, Chunks, &[u8], &mut [u8]) -> Result<(), Fault>;
+
+/// In elements of so many bytes; every chunk reaches every member.
+type GatherChunks = fn(&mut Links<'_>, Chunks, usize, &mut [u8]) -> Result<(), Fault>;
+
+/// An algorithm that reduces a chunk on each member, and gathers chunks.
+struct Phases {
+    reduce: ReduceChunks,
+    gather: GatherChunks,
+}
+
+const RING: Phases = Phases {
+    reduce: ring::reduce_chunks,
+    gather: ring::gather_chunks,
+};
+
+const HOST_FIRST: Phases = Phases {
+    reduce: host_first::reduce_chunks,
+    gather: host_first::gather_chunks,
+};
+
+fn chunks_in_place(
+    links: &mut Links<'_>,
+    reduction: Reduction,
+    data: &mut [u8],
+    phases: &Phases,
+) -> Result<(), Fault> {
+    let element = reduction.dtype.size();
+    let chunks = Chunks::new(data.len() / element, links.size);
+    let own = chunks.byte_range(links.index, element);
+    let mut reduced = vec![0; own.len()];
+    (phases.reduce)(links, reduction, chunks, data, &mut reduced)?;
+    data[own].copy_from_slice(&reduced);
+    (phases.gather)(links, chunks, element, data)
+}
+
+fn chunk(
+    links: &mut Links<'_>,
+    reduction: Reduction,
+    input: &[u8],
+    output: &mut [u8],
+    phases: &Phases,
+) -> Result<(), Fault> {
+    let chunks = Chunks::new(input.len() / reduction.dtype.size(), links.size);
+    (phases.reduce)(links, reduction, chunks, input, output)
+}
+
+/// This member's part lies in its place already.
+fn gather_parts(
+    links: &mut Links<'_>,
+    part: usize,
+    output: &mut [u8],
+    phases: &Phases,
+) -> Result<(), Fault> {
+    let chunks = Chunks::new(part * links.size, links.size);
+    (phases.gather)(links, chunks, 1, output)
+}
+
 /// Whether a call is carried out in one exchange with all members, ahead of which it can be announced.
 pub(super) fn is_one_exchange(
     operation: &Operation,
@@ -157,8 +216,8 @@ pub(super) fn all_reduce(
     match effective(algorithm, links) {
         Algorithm::Direct if links.pipelined => links.reduce(reduction, Arrays::InPlace(data)),
         Algorithm::Direct => direct::all_reduce(links, reduction, data),
-        Algorithm::Ring => ring::all_reduce(links, reduction, data),
-        Algorithm::HostFirst => host_first::all_reduce(links, reduction, data),
+        Algorithm::Ring => chunks_in_place(links, reduction, data, &RING),
+        Algorithm::HostFirst => chunks_in_place(links, reduction, data, &HOST_FIRST),
         Algorithm::Centralized => centralized::all_reduce(links, reduction, data),
     }
 }
@@ -176,8 +235,8 @@ pub(super) fn reduce_scatter(
             links.reduce(reduction, Arrays::Apart { input, output })
         }
         Algorithm::Direct => direct::reduce_scatter(links, reduction, input, output),
-        Algorithm::Ring => ring::reduce_scatter(links, reduction, input, output),
-        Algorithm::HostFirst => host_first::reduce_scatter(links, reduction, input, output),
+        Algorithm::Ring => chunk(links, reduction, input, output, &RING),
+        Algorithm::HostFirst => chunk(links, reduction, input, output, &HOST_FIRST),
         Algorithm::Centralized => centralized::reduce_scatter(links, reduction, input, output),
     }
 }
@@ -193,8 +252,8 @@ pub(super) fn all_gather(
     output[own..own + input.len()].copy_from_slice(input);
     match effective(algorithm, links) {
         Algorithm::Direct => direct::all_gather(links, input, output),
-        Algorithm::Ring => ring::all_gather(links, input.len(), output),
-        Algorithm::HostFirst => host_first::all_gather(links, input.len(), output),
+        Algorithm::Ring => gather_parts(links, input.len(), output, &RING),
+        Algorithm::HostFirst => gather_parts(links, input.len(), output, &HOST_FIRST),
         Algorithm::Centralized => centralized::all_gather(links, input, output),
     }
 }

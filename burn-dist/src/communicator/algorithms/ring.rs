@@ -15,45 +15,13 @@ use crate::communicator::chunks::Chunks;
 use crate::communicator::reduce::{finish_partial, partial_dtype, reduce_in_rank_order, widen};
 use crate::communicator::transport::{Fault, Incoming, Outgoing};
 
-pub(super) fn all_reduce(
-    links: &mut Links<'_>,
-    reduction: Reduction,
-    data: &mut [u8],
-) -> Result<(), Fault> {
-    let element = reduction.dtype.size();
-    let chunks = Chunks::new(data.len() / element, links.size);
-    let own = chunks.byte_range(links.index, element);
-    let mut reduced = vec![0; own.len()];
-    reduce_chunks(links, reduction, chunks, data, &mut reduced)?;
-    data[own].copy_from_slice(&reduced);
-    gather_chunks(links, chunks, element, data)
-}
-
-pub(super) fn reduce_scatter(
-    links: &mut Links<'_>,
-    reduction: Reduction,
-    input: &[u8],
-    output: &mut [u8],
-) -> Result<(), Fault> {
-    let chunks = Chunks::new(input.len() / reduction.dtype.size(), links.size);
-    reduce_chunks(links, reduction, chunks, input, output)
-}
-
-pub(super) fn all_gather(
-    links: &mut Links<'_>,
-    part: usize,
-    output: &mut [u8],
-) -> Result<(), Fault> {
-    gather_chunks(links, Chunks::new(part * links.size, links.size), 1, output)
-}
-
 fn neighbours(links: &Links<'_>) -> (usize, usize) {
     let (index, n) = (links.index, links.size);
     ((index + 1) % n, (index + n - 1) % n)
 }
 
 /// `n-1` steps; this member's reduced chunk goes to `output`.
-fn reduce_chunks(
+pub(super) fn reduce_chunks(
     links: &mut Links<'_>,
     reduction: Reduction,
     chunks: Chunks,
@@ -94,7 +62,7 @@ fn reduce_chunks(
 }
 
 /// `n-1` steps; every chunk reaches every member.
-fn gather_chunks(
+pub(super) fn gather_chunks(
     links: &mut Links<'_>,
     chunks: Chunks,
     element: usize,

@@ -2,9 +2,9 @@
 
 use super::mpi_runtime::MpiRuntime;
 use super::mpi_transport::MpiTransport;
-use crate::communicator::engine::Engine;
+use crate::communicator::engine::{Engine, is_an_engine};
 use crate::communicator::{
-    Call, Communicator, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work,
+    Call, CommunicatorOptions, HostBuffer, Members, MemoryPool, Traffic, Work,
 };
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
@@ -45,32 +45,4 @@ impl MpiCommunicator {
     }
 }
 
-impl Communicator for MpiCommunicator {
-    fn members(&self) -> &Members {
-        self.0.members()
-    }
-
-    fn start(&self, call: Call) -> Work {
-        self.0.start(call)
-    }
-
-    fn run(&self, call: Call) -> Result<HostBuffer> {
-        self.0.run(call)
-    }
-
-    fn pool(&self) -> &MemoryPool {
-        self.0.pool()
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.0.traffic()
-    }
-
-    fn failure(&self) -> Option<DistError> {
-        self.0.failure()
-    }
-
-    fn abort(&self, cause: DistError) {
-        self.0.abort(cause);
-    }
-}
+is_an_engine!(MpiCommunicator);

@@ -144,10 +144,9 @@ impl MpiRuntime {
         }
         let key: Arc<[u8]> = key.as_bytes()[..key.len().min(MAX_KEY)].into();
         let others = members.ranks().iter().filter(|&&rank| rank != self.0.rank);
-        let mut requests = Requests::default();
+        let mut requests = Requests::new(self.0.world);
         for &other in others.clone() {
-            // SAFETY: the key is kept until the sends have ended, or for ever.
-            let sent = unsafe { requests.send(self.0.world, other, MEET, &key) };
+            let sent = requests.send_message(other, MEET, &key);
             sent.map_err(|fault| failure(format!("{fault:?}")))?;
         }
         let until = deadline(longest);
@@ -174,10 +173,8 @@ impl MpiRuntime {
             let _ = requests.advance();
             std::thread::yield_now();
         }
-        if !requests.wait(Duration::from_millis(100)) {
-            // MPI may still read it.
-            std::mem::forget(key.clone());
-        }
+        requests.wait(Duration::from_millis(100));
+        drop(requests);
         if !missing.is_empty() {
             self.note_failure();
             return Err(failure(format!(
@@ -202,12 +199,11 @@ impl MpiRuntime {
             ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &mut count);
         }
         let mut key = vec![0; (count as usize).min(MAX_KEY)];
-        let mut requests = Requests::default();
-        // SAFETY: `key` outlives the transfer: `wait` or `settle` sees to it.
-        unsafe { requests.receive(self.0.world, from, MEET, &mut key).ok()? };
-        if !requests.wait(Duration::from_secs(1)) {
-            requests.settle(self.0.world);
-        }
+        let mut requests = Requests::new(self.0.world);
+        // SAFETY: `key` outlives the requests.
+        unsafe { requests.receive(from, MEET, &mut key).ok()? };
+        requests.wait(Duration::from_secs(1));
+        drop(requests);
         Some(key)
     }
 

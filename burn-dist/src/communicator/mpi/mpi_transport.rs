@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,6 @@ pub(super) struct MpiTransport {
     hosts: Vec<usize>,
     spins: u32,
     left: Vec<bool>,
-    /// Messages that are being sent, by their order.
-    sent: Vec<Vec<u8>>,
 }
 
 impl MpiTransport {
@@ -56,7 +55,6 @@ impl MpiTransport {
             spins: spins(hosts.len()),
             left: vec![false; hosts.len()],
             hosts,
-            sent: Vec::new(),
         }
     }
 
@@ -101,12 +99,12 @@ impl MpiTransport {
                 return Err(garbled);
             }
             let mut word = vec![0; length];
-            let mut requests = Requests::default();
-            // SAFETY: `word` outlives `wait`, which ends at once: the message is here.
-            unsafe { requests.receive(self.comm, from, CONTROL, &mut word)? };
-            if !requests.wait(FAREWELL) {
-                requests.settle(self.comm);
-            }
+            let mut requests = Requests::new(self.comm);
+            // SAFETY: `word` outlives the requests.
+            unsafe { requests.receive(from, CONTROL, &mut word)? };
+            // It is here: this ends at once.
+            requests.wait(FAREWELL);
+            drop(requests);
             match word.split_first() {
                 Some((&LEAVE, _)) => self.left[from] = true,
                 Some((&ABORT, cause)) => {
@@ -185,33 +183,24 @@ impl MpiTransport {
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
         let bytes = announcement.header();
-        let Announcement { heard, fits, .. } = announcement;
         let index = self.index;
         let others = (0..self.hosts.len()).filter(|&other| other != index);
-        let messages: Vec<Outgoing<'_>> = others.clone().map(|to| Outgoing { to, bytes }).collect();
-        self.exchange_messages(&messages, heard, patience)?;
-        let mut spoken = others.zip(&*heard);
-        match spoken.find(|(other, words)| !fits(*other, words)) {
-            Some((index, _)) => Err(Fault::Disagrees { index }),
-            None => Ok(()),
-        }
+        let messages: Vec<Outgoing<'_>> = others.map(|to| Outgoing { to, bytes }).collect();
+        self.exchange_messages(&messages, announcement.heard, patience)?;
+        announcement.check(index)
     }
 
     /// One last word to all members.
-    fn farewell(&mut self, word: Vec<u8>) {
-        let mut requests = Requests::default();
+    fn farewell(&mut self, word: &[u8]) {
+        let word: Arc<[u8]> = word.into();
+        let mut requests = Requests::new(self.comm);
         for to in (0..self.hosts.len()).filter(|&to| to != self.index) {
-            // SAFETY: `word` is kept until the sends have ended, or for ever.
-            let sent = unsafe { requests.send(self.comm, to, CONTROL, &word) };
-            if sent.is_err() {
+            if requests.send_message(to, CONTROL, &word).is_err() {
                 // A member that cannot be told is gone anyway.
                 break;
             }
         }
-        if !requests.wait(FAREWELL) {
-            // MPI may still read it.
-            std::mem::forget(word);
-        }
+        requests.wait(FAREWELL);
     }
 }
 
@@ -226,89 +215,54 @@ impl Transport for MpiTransport {
         if let Some(announcement) = announcement {
             self.announce(announcement, patience)?;
         }
-        let mut requests = Requests::default();
-        let mut begin = || -> Result<(), Fault> {
-            for incoming in incoming.iter_mut() {
-                // SAFETY: the arrays are borrowed for this call, which ends when all transfers have:
-                // `drive` or `settle` sees to it.
-                unsafe { requests.receive(self.comm, incoming.from, ARRAY, incoming.bytes)? };
-            }
-            for outgoing in outgoing {
-                // SAFETY: as above.
-                unsafe { requests.send(self.comm, outgoing.to, ARRAY, outgoing.bytes)? };
-            }
-            Ok(())
-        };
-        let begun = begin();
-        let done = begun.and_then(|()| self.drive(&mut requests, patience, |_, _| Ok(Vec::new())));
-        if done.is_err() {
-            requests.settle(self.comm);
+        // Dropped before this returns, and so before the borrows end.
+        let mut requests = Requests::new(self.comm);
+        for incoming in incoming.iter_mut() {
+            // SAFETY: the arrays are borrowed for longer than the requests live.
+            unsafe { requests.receive(incoming.from, ARRAY, incoming.bytes)? };
         }
-        done
+        for outgoing in outgoing {
+            // SAFETY: as above.
+            unsafe { requests.send(outgoing.to, ARRAY, outgoing.bytes)? };
+        }
+        self.drive(&mut requests, patience, |_, _| Ok(Vec::new()))
     }
 
+    /// Messages are never empty: each is at least a header.
     fn exchange_messages(
         &mut self,
         messages: &[Outgoing<'_>],
         heard: &mut [Vec<u8>],
         patience: Patience<'_>,
     ) -> Result<(), Fault> {
-        let mut requests = Requests::default();
-        self.sent
-            .resize_with(self.sent.len().max(messages.len()), Vec::new);
-        let mut sent = std::mem::take(&mut self.sent);
-        let mut begun = Ok(());
-        for (message, copy) in messages.iter().zip(&mut sent) {
-            copy.clear();
-            copy.extend_from_slice(message.bytes);
-            // SAFETY: the copy is kept until the transfer has ended: `drive` or `settle` sees to it.
-            begun = begun.and(unsafe { requests.send(self.comm, message.to, MESSAGE, copy) });
+        let mut requests = Requests::new(self.comm);
+        for message in messages {
+            requests.send_message(message.to, MESSAGE, &message.bytes.into())?;
         }
         let mut expected: Vec<bool> = vec![true; messages.len()];
-        let done = begun.and_then(|()| {
-            self.drive(&mut requests, patience, |this, requests| {
-                for i in 0..messages.len() {
-                    let from = messages[i].to;
-                    if !expected[i] {
-                        continue;
-                    }
-                    let Some(length) = this.probe(from, MESSAGE)? else {
-                        continue;
-                    };
-                    if length > MAX_MESSAGE {
-                        return Err(Fault::Garbled {
-                            index: from,
-                            detail: format!("a message of {length} bytes"),
-                        });
-                    }
-                    expected[i] = false;
-                    heard[i].resize(length, 0);
-                    // An empty one is taken in as well: it must not be found again.
-                    let mut nothing = [0; 1];
-                    let room = match length {
-                        0 => &mut nothing[..],
-                        _ => &mut heard[i][..],
-                    };
-                    if length == 0 {
-                        let mut one = Requests::default();
-                        // SAFETY: the message is here, so this ends within `wait`.
-                        unsafe { one.receive(this.comm, from, MESSAGE, room)? };
-                        one.wait(FAREWELL);
-                        continue;
-                    }
-                    // SAFETY: `heard` is borrowed for this call, and its vectors are not changed
-                    // again before the transfer has ended.
-                    unsafe { requests.receive(this.comm, from, MESSAGE, room)? };
+        let mut came = Vec::new();
+        self.drive(&mut requests, patience, |this, requests| {
+            for (i, message) in messages.iter().enumerate().filter(|(i, _)| expected[*i]) {
+                let from = message.to;
+                let Some(length) = this.probe(from, MESSAGE)? else {
+                    continue;
+                };
+                if length > MAX_MESSAGE {
+                    return Err(Fault::Garbled {
+                        index: from,
+                        detail: format!("a message of {length} bytes"),
+                    });
                 }
-                let missing = (0..messages.len()).filter(|&i| expected[i]);
-                Ok(missing.map(|i| messages[i].to).collect())
-            })
-        });
-        if done.is_err() {
-            requests.settle(self.comm);
-        }
-        self.sent = sent;
-        done
+                heard[i].resize(length, 0);
+                // SAFETY: `heard` is borrowed for longer than the requests live, and its vectors are
+                // not changed again: this one is no longer expected.
+                unsafe { requests.receive(from, MESSAGE, &mut heard[i])? };
+                came.push(i);
+            }
+            came.drain(..).for_each(|i| expected[i] = false);
+            let missing = (0..messages.len()).filter(|&i| expected[i]);
+            Ok(missing.map(|i| messages[i].to).collect())
+        })
     }
 
     fn reduce(
@@ -331,10 +285,10 @@ impl Transport for MpiTransport {
         while !cause.is_char_boundary(end) {
             end -= 1;
         }
-        self.farewell([&[ABORT], &cause.as_bytes()[..end]].concat());
+        self.farewell(&[&[ABORT], &cause.as_bytes()[..end]].concat());
     }
 
     fn leave(&mut self) {
-        self.farewell(vec![LEAVE]);
+        self.farewell(&[LEAVE]);
     }
 }

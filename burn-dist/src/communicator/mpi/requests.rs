@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
@@ -41,17 +42,22 @@ pub(super) fn check(code: c_int) -> Result<(), String> {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Transfer {
     peer: usize,
     request: ffi::MPI_Request,
     /// Bytes that must come; `None` for what goes.
     expected: Option<usize>,
+    /// What is sent, where it is kept for that: then it may stay with MPI for ever.
+    kept: Option<Arc<[u8]>>,
 }
 
-/// Transfers from and to memory that outlives them: [`Requests::settle`] must have said so before it goes.
-#[derive(Debug, Default)]
-pub(super) struct Requests(Vec<Transfer>);
+/// Transfers from and to memory. Dropped, also by a panic, they come to rest before the memory can go.
+#[derive(Debug)]
+pub(super) struct Requests {
+    comm: Handle,
+    transfers: Vec<Transfer>,
+}
 
 // SAFETY: a request is a name, and MPI is started for calls from several threads.
 unsafe impl Send for Requests {}
@@ -64,13 +70,24 @@ fn lost(peer: usize, detail: String) -> Fault {
 }
 
 impl Requests {
+    pub(super) fn new(comm: Handle) -> Self {
+        Self {
+            comm,
+            transfers: Vec::new(),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.transfers.is_empty()
     }
 
     /// Members that something is under way with.
     pub(super) fn peers(&self) -> Vec<usize> {
-        let mut peers: Vec<usize> = self.0.iter().map(|transfer| transfer.peer).collect();
+        let mut peers: Vec<usize> = self
+            .transfers
+            .iter()
+            .map(|transfer| transfer.peer)
+            .collect();
         peers.sort_unstable();
         peers.dedup();
         peers
@@ -79,13 +96,31 @@ impl Requests {
     /// Starts to send.
     ///
     /// # Safety
-    /// The bytes stay where they are and as they are until `settle` or `advance` has ended them.
-    pub(super) unsafe fn send(
+    /// The bytes stay where they are and as they are for as long as these requests live.
+    pub(super) unsafe fn send(&mut self, to: usize, tag: c_int, bytes: &[u8]) -> Result<(), Fault> {
+        // SAFETY: by the caller.
+        unsafe { self.start_send(to, tag, bytes, None) }
+    }
+
+    /// Starts to send a short message, and keeps it.
+    pub(super) fn send_message(
         &mut self,
-        comm: Handle,
+        to: usize,
+        tag: c_int,
+        message: &Arc<[u8]>,
+    ) -> Result<(), Fault> {
+        // SAFETY: the transfer keeps the bytes, and they are never changed.
+        unsafe { self.start_send(to, tag, message, Some(message)) }
+    }
+
+    /// # Safety
+    /// As for `send`, unless the bytes are `kept`.
+    unsafe fn start_send(
+        &mut self,
         to: usize,
         tag: c_int,
         bytes: &[u8],
+        kept: Option<&Arc<[u8]>>,
     ) -> Result<(), Fault> {
         for piece in pieces(bytes.len()) {
             // SAFETY: a null request is what MPI expects to overwrite.
@@ -98,15 +133,16 @@ impl Requests {
                     ffi::RSMPI_UINT8_T,
                     to as c_int,
                     tag,
-                    comm.0,
+                    self.comm.0,
                     &mut request,
                 )
             };
             check(code).map_err(|detail| lost(to, detail))?;
-            self.0.push(Transfer {
+            self.transfers.push(Transfer {
                 peer: to,
                 request,
                 expected: None,
+                kept: kept.cloned(),
             });
         }
         Ok(())
@@ -115,10 +151,9 @@ impl Requests {
     /// Starts to receive just as many bytes.
     ///
     /// # Safety
-    /// As for `send`; nobody else looks at the bytes until then.
+    /// As for `send`; nobody else looks at the bytes in that time.
     pub(super) unsafe fn receive(
         &mut self,
-        comm: Handle,
         from: usize,
         tag: c_int,
         bytes: &mut [u8],
@@ -134,15 +169,16 @@ impl Requests {
                     ffi::RSMPI_UINT8_T,
                     from as c_int,
                     tag,
-                    comm.0,
+                    self.comm.0,
                     &mut request,
                 )
             };
             check(code).map_err(|detail| lost(from, detail))?;
-            self.0.push(Transfer {
+            self.transfers.push(Transfer {
                 peer: from,
                 request,
                 expected: Some(piece.len()),
+                kept: None,
             });
         }
         Ok(())
@@ -150,9 +186,9 @@ impl Requests {
 
     /// Lets MPI work, and forgets what has ended; whether anything has.
     pub(super) fn advance(&mut self) -> Result<bool, Fault> {
-        let before = self.0.len();
+        let before = self.transfers.len();
         let mut fault = None;
-        self.0.retain_mut(|transfer| {
+        self.transfers.retain_mut(|transfer| {
             let mut done = 0;
             let mut status = std::mem::MaybeUninit::<ffi::MPI_Status>::uninit();
             // SAFETY: the request is one that MPI gave, not ended before; the status is only read if
@@ -183,22 +219,41 @@ impl Requests {
         });
         match fault {
             Some(fault) => Err(fault),
-            None => Ok(self.0.len() < before),
+            None => Ok(self.transfers.len() < before),
         }
     }
 
-    /// After a failure: gives receives up and lets sends end, so that MPI does not touch the memory any
-    /// more. Where that cannot be had, because a member is stuck amid a transfer, the job ends: there is
-    /// no other way to keep MPI from writing to memory that is somebody else's by then.
-    pub(super) fn settle(&mut self, comm: Handle) {
-        for transfer in &mut self.0 {
+    /// Waits a bounded time.
+    pub(super) fn wait(&mut self, longest: Duration) {
+        let until = Instant::now() + longest;
+        while !self.transfers.is_empty() && Instant::now() < until {
+            let _ = self.advance();
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Requests {
+    /// Gives receives up and lets sends end, so that MPI does not touch the memory any more; kept
+    /// messages are left to it. Where that cannot be had, because a member is stuck amid a transfer, the
+    /// job ends: there is no other way to keep MPI from writing to memory that is somebody else's by
+    /// then.
+    fn drop(&mut self) {
+        self.transfers.retain_mut(|transfer| {
             if transfer.expected.is_some() {
                 // SAFETY: the request is one that MPI gave, not ended before.
                 unsafe { ffi::MPI_Cancel(&mut transfer.request) };
             }
-        }
+            match transfer.kept.take() {
+                Some(message) => {
+                    std::mem::forget(message);
+                    false
+                }
+                None => true,
+            }
+        });
         let until = Instant::now() + REST;
-        while !self.0.is_empty() {
+        while !self.transfers.is_empty() {
             // A transfer that was given up ends with another count.
             let _ = self.advance();
             if Instant::now() > until {
@@ -207,21 +262,11 @@ impl Requests {
                     self.peers()
                 );
                 // SAFETY: ends all processes of the job.
-                unsafe { ffi::MPI_Abort(comm.0, 1) };
+                unsafe { ffi::MPI_Abort(self.comm.0, 1) };
                 std::process::abort();
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-    }
-
-    /// Waits a bounded time for sends from memory that may be left to MPI; whether all have ended.
-    pub(super) fn wait(&mut self, longest: Duration) -> bool {
-        let until = Instant::now() + longest;
-        while !self.0.is_empty() && Instant::now() < until {
-            let _ = self.advance();
-            std::thread::yield_now();
-        }
-        self.0.is_empty()
     }
 }
 

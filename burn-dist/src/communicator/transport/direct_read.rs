@@ -91,7 +91,6 @@ impl StreamTransport {
         patience: Patience<'_>,
     ) -> Result<Few<u64>, Fault> {
         let header = announcement.header();
-        let Announcement { heard, fits, .. } = announcement;
         let (index, size) = (self.index, self.neighbours.len());
         let others = (0..size).filter(|&other| other != index);
         let number = |other: usize| numbers.iter().find(|(peer, _)| *peer == other);
@@ -109,17 +108,16 @@ impl StreamTransport {
             .zip(&words)
             .map(|(to, word)| Outgoing { to, bytes: word })
             .collect();
-        let outcome = self.exchange_messages(&messages, heard, patience);
+        let outcome = self.exchange_messages(&messages, announcement.heard, patience);
         drop(messages);
         self.words = words;
         outcome?;
-        if let Some((index, _)) = others.clone().zip(&*heard).find(|(o, h)| !fits(*o, h)) {
-            return Err(Fault::Disagrees { index });
-        }
+        announcement.check(index)?;
         let mut answers = Few::new();
         for (peer, _) in numbers {
             let place = others.clone().position(|other| other == *peer);
-            let heard = &heard[place.expect("invariant: a member has a number for others")];
+            let heard =
+                &announcement.heard[place.expect("invariant: a member has a number for others")];
             // What fits begins as this member's own words do, whose length is known.
             let number = heard
                 .get(header.len()..)

@@ -72,6 +72,16 @@ impl<'a> Announcement<'a> {
     pub(super) fn header(&self) -> &'a [u8] {
         &self.frame[MESSAGE_HEAD..]
     }
+
+    /// Once all others have spoken to member `index`.
+    pub(super) fn check(&self, index: usize) -> Result<(), Fault> {
+        let others = (0..=self.heard.len()).filter(|&other| other != index);
+        let mut spoken = others.zip(&*self.heard);
+        match spoken.find(|(other, words)| !(self.fits)(*other, words)) {
+            Some((index, _)) => Err(Fault::Disagrees { index }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// When to stop waiting.
