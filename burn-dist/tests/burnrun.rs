@@ -8,8 +8,8 @@ mod launched;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use burn_dist::World;
 use burn_dist::communicator::ReduceOp;
-use burn_dist::{DistError, World};
 use launched::{assert_nothing_left, be_a_rank, burnrun, end_of, finish, mark, run};
 
 #[test]
@@ -75,7 +75,9 @@ fn behave(behaviour: &str) -> burn_dist::Result<i32> {
                     let again = group.barrier();
                     println!("call {call}: {error}");
                     println!("again: {}", again.expect_err("the group has failed"));
-                    assert!(matches!(error, DistError::PeerLost { .. }), "{error}");
+                    // A neighbour may pass the news on before this rank's own connection ends.
+                    let names_it = error.to_string().contains("lost rank(s) [1]");
+                    assert!(names_it && error.comes_from_a_peer(), "{error}");
                 }
             }
         }
