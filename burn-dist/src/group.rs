@@ -71,6 +71,14 @@ impl ProcessGroup {
         self.communicator.start(Call::new(operation, input))
     }
 
+    /// As [`start`](Self::start), saying what the call is for: members that call for different things
+    /// get an error that names both.
+    #[track_caller]
+    pub fn start_for(&self, label: String, operation: Operation, input: HostBuffer) -> Work {
+        let call = Call::new(operation, input).labelled(label);
+        self.communicator.start(call)
+    }
+
     /// `Err` if the group failed earlier, also in a backward pass, where an error cannot be returned.
     ///
     /// # Errors

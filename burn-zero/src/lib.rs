@@ -15,11 +15,13 @@
 //! | `state_bytes.rs` | what each stage keeps on a rank, by formula; pure |
 //! | `element_wise.rs`, `shardable_optimizer.rs` | which optimizers may be cut anywhere |
 //! | `sharded_optimizer.rs` | stages 1 and 2 |
+//! | `fully_shard/` | stage 3 |
 //! | `whole_parameters.rs` | parameters that each belong to one rank |
 //! | `shard_module.rs`, `model_values.rs` | what the optimizer sees, and the way back to the model |
 #![warn(missing_docs)]
 
 mod element_wise;
+mod fully_shard;
 mod model_values;
 mod shard_layout;
 mod shard_module;
@@ -29,6 +31,7 @@ mod state_bytes;
 mod whole_parameters;
 
 pub use element_wise::ElementWise;
+pub use fully_shard::{FullyShard, FullySharded, MixedPrecisionPolicy, ShardUnit, UnitPolicy};
 pub use shard_layout::{ShardLayout, ShardPiece};
 pub use shardable_optimizer::ShardableOptimizer;
 pub use sharded_optimizer::{ShardedOptimizer, ShardedOptimizerConfig};

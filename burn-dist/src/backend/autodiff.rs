@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use burn::backend::{
-    Autodiff,
+    Autodiff, TensorMetadata,
     autodiff::{
         NodeId,
         checkpoint::{
@@ -19,7 +19,9 @@ use burn::backend::{
 };
 
 use super::gradient_hook::HookedUse;
-use super::{Conjugate, DistributedBackend, GradientHook, staged};
+use super::parameter_source::{LeafId, LeafSlot, ParameterUse};
+use super::unshard::{Collection, Fetch, Marking};
+use super::{BackwardMark, Conjugate, DistributedBackend, GradientHook, staged};
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
 /// untracked and gets nothing.
@@ -151,6 +153,57 @@ impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodi
             .compute_bound();
         let output = tensor.into_primitive();
         finish!(prepared, hook.used(), output)
+    }
+
+    fn dist_unshard(
+        shard: FloatTensor<Self>,
+        mark: FloatTensor<Self>,
+        parameter: ParameterUse,
+    ) -> FloatTensor<Self> {
+        let nodes = [shard.node(), mark.node()];
+        if parameter.kept || parameter.in_place {
+            let prepared = Collection.prepare::<NoCheckpointing>(nodes).compute_bound();
+            let output = B::dist_unshard(
+                shard.into_primitive(),
+                mark.into_primitive(),
+                parameter.clone(),
+            );
+            return finish!(prepared, parameter, output);
+        }
+        let fetch = Fetch::<B> {
+            inputs: [shard.id(), mark.id()],
+            parameter: parameter.clone(),
+            backend: PhantomData,
+        };
+        let prepared = Collection
+            .prepare::<BalancedCheckpointing>(nodes)
+            .memory_bound()
+            .retro_forward(fetch)
+            .parents([&shard, &mark]);
+        let output = B::dist_unshard(
+            shard.into_primitive(),
+            mark.into_primitive(),
+            parameter.clone(),
+        );
+        finish!(prepared, parameter, output)
+    }
+
+    fn dist_leaf(tensor: FloatTensor<Self>, slot: LeafSlot) -> FloatTensor<Self> {
+        // A slot serves one tensor.
+        let _ = slot.0.set(LeafId(tensor.id()));
+        tensor
+    }
+
+    fn dist_mark(
+        below: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        mark: BackwardMark,
+    ) -> FloatTensor<Self> {
+        let nodes = [below.node(), rung.node()];
+        let prepared = Marking.prepare::<C>(nodes).compute_bound();
+        let output = below.into_primitive();
+        let device = output.device();
+        finish!(prepared, (mark, device), output)
     }
 
     fn dist_rung(below: FloatTensor<Self>) -> FloatTensor<Self> {

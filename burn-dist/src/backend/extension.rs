@@ -2,7 +2,8 @@
 
 use burn::backend::{Backend as BurnBackend, backend_extension, tensor::FloatTensor};
 
-use super::{Conjugate, GradientHook, staged};
+use super::parameter_source::{LeafSlot, ParameterUse, Pass};
+use super::{BackwardMark, Conjugate, GradientHook, staged, unshard};
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
 ///
@@ -41,6 +42,36 @@ pub trait DistributedBackend: BurnBackend {
     ) -> FloatTensor<Self> {
         drop((rung, hook));
         tensor
+    }
+
+    /// A parameter from its source; on `Autodiff` its gradient goes there. `shard` is the leaf that it is
+    /// kept in, `mark` a mark of its unit.
+    #[fusion(default)]
+    fn dist_unshard(
+        shard: FloatTensor<Self>,
+        mark: FloatTensor<Self>,
+        parameter: ParameterUse,
+    ) -> FloatTensor<Self> {
+        drop(mark);
+        unshard::run::<Self>(shard, &parameter, Pass::Forward)
+    }
+
+    /// The tensor as it is; `Autodiff` writes down which leaf it is.
+    #[fusion(default)]
+    fn dist_leaf(tensor: FloatTensor<Self>, slot: LeafSlot) -> FloatTensor<Self> {
+        drop(slot);
+        tensor
+    }
+
+    /// A mark right above `rung` that runs before `below` in a backward pass.
+    #[fusion(default)]
+    fn dist_mark(
+        below: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        mark: BackwardMark,
+    ) -> FloatTensor<Self> {
+        drop((rung, mark));
+        below
     }
 
     /// One rung of a ladder: a node that is one step deeper than `below`.

@@ -8,23 +8,33 @@
 //! | `staged.rs` | a step carried out through host memory |
 //! | `ladder.rs` | where in the backward pass an operation on a leaf runs |
 //! | `gradient_hook.rs` | a gradient, the moment it is ready |
+//! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
+//! | `backward_mark.rs` | a place in the backward pass |
+//! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
+mod backward_mark;
 mod conjugate;
 mod extension;
 mod gradient_hook;
 mod ladder;
+mod parameter_source;
 mod staged;
 mod step;
+mod unit_memory;
+mod unshard;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
+pub use backward_mark::{BackwardMark, MarkTensor};
 pub use conjugate::Conjugate;
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use ladder::{Ladder, RungTensor};
+pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
 pub use step::Step;
+pub use unit_memory::UnitMemory;
 
 use crate::error::Result;
 
@@ -56,4 +66,48 @@ pub fn apply<const D: usize>(
 pub fn hook<const D: usize>(tensor: Tensor<D>, rung: &RungTensor, hook: GradientHook) -> Tensor<D> {
     let rung = rung.0.clone().into_dispatch();
     Tensor::from_dispatch(Dispatch::dist_hook(tensor.into_dispatch(), rung, hook))
+}
+
+/// A parameter from its source, made from the leaf that it is kept in; its gradient goes to the source,
+/// before `mark` is reached.
+pub fn unshard<const D: usize, const S: usize>(
+    shard: Tensor<S>,
+    mark: &MarkTensor,
+    parameter: ParameterUse,
+) -> Tensor<D> {
+    let mark = mark.0.clone().into_dispatch();
+    Tensor::from_dispatch(Dispatch::dist_unshard(
+        shard.into_dispatch(),
+        mark,
+        parameter,
+    ))
+}
+
+/// As [`unshard`], for a leaf that takes no gradient.
+pub fn unshard_untracked<const D: usize>(shard: Tensor<1>, parameter: ParameterUse) -> Tensor<D> {
+    let mark = shard.clone().into_dispatch();
+    Tensor::from_dispatch(Dispatch::dist_unshard(
+        shard.into_dispatch(),
+        mark,
+        parameter,
+    ))
+}
+
+/// A mark right above `rung`, reached before `below`.
+pub fn mark(below: &MarkTensor, rung: &RungTensor, mark: BackwardMark) -> MarkTensor {
+    let below = below.0.clone().into_dispatch();
+    let rung = rung.0.clone().into_dispatch();
+    MarkTensor(Tensor::from_dispatch(Dispatch::dist_mark(
+        below, rung, mark,
+    )))
+}
+
+/// Which leaf of the autodiff graph a tensor is; `None` without autodiff.
+pub fn leaf_of<const D: usize>(tensor: &Tensor<D>) -> Option<LeafId> {
+    let slot = LeafSlot::default();
+    drop(Dispatch::dist_leaf(
+        tensor.clone().into_dispatch(),
+        slot.clone(),
+    ));
+    slot.0.get().copied()
 }

@@ -71,7 +71,11 @@ pub(super) fn run<B: Backend>(tensor: FloatTensor<B>, conjugate: &Conjugate) -> 
     }
 }
 
-fn nan<B: Backend>(shape: Vec<usize>, dtype: DType, device: &Device<B>) -> FloatTensor<B> {
+pub(super) fn nan<B: Backend>(
+    shape: Vec<usize>,
+    dtype: DType,
+    device: &Device<B>,
+) -> FloatTensor<B> {
     B::float_full(
         Shape::from(shape),
         Scalar::from(f64::NAN),

@@ -64,6 +64,7 @@ mod tests {
                 &Operation::Scatter { root: 0 },
                 DType::F32,
                 shape,
+                None,
                 &mut bytes,
             );
             dealt_out(&Header::decode(&bytes).expect("a header"), 3)

@@ -1,6 +1,7 @@
 //! [`Call`] and [`Operation`]: one collective or point-to-point call as data.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use super::{HostBuffer, ReduceOp};
 
@@ -78,6 +79,14 @@ impl Operation {
 }
 
 impl Operation {
+    /// Whether its header says what the call is for.
+    pub(super) fn takes_label(&self) -> bool {
+        !matches!(
+            self,
+            Self::AllToAll { .. } | Self::SendRecv { .. } | Self::Barrier
+        )
+    }
+
     /// Whether it fits the same operation on every other member, seen from member `own`: the rows of an
     /// all_to_all must mirror those of the others.
     pub(super) fn fits_itself(&self, own: usize) -> bool {
@@ -104,6 +113,9 @@ pub struct Call {
     pub input: HostBuffer,
     /// Where in the program the call is made, for the flight recorder.
     pub site: &'static Location<'static>,
+    /// What the call is for, if its caller says so: members compare it, and errors show it. It is cut
+    /// at 160 bytes. Not for all_to_all, barrier, and calls of pairs.
+    pub label: Option<Arc<str>>,
 }
 
 impl Call {
@@ -114,7 +126,14 @@ impl Call {
             operation,
             input,
             site: Location::caller(),
+            label: None,
         }
+    }
+
+    /// The same call, with a label that all members must give.
+    pub fn labelled(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
     }
 
     /// The same call, on behalf of another place.

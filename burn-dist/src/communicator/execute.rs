@@ -100,12 +100,23 @@ impl Core {
             cancelled,
         };
         let Call {
-            operation, input, ..
+            operation,
+            input,
+            label,
+            ..
         } = &call;
+        let label = label.as_deref();
         let (dtype, shape) = (input.dtype(), input.shape());
         let name = operation.name();
         let of_a_pair = matches!(operation, Operation::SendRecv { .. });
-        encode(self.sequence, operation, dtype, shape, &mut self.header);
+        encode(
+            self.sequence,
+            operation,
+            dtype,
+            shape,
+            label,
+            &mut self.header,
+        );
         let hosts = self.transport.hosts();
         let announced = options.check_calls
             && is_one_exchange(operation, options.algorithm, options.pipelined, hosts);

@@ -55,6 +55,7 @@ pub(super) fn encode(
     operation: &Operation,
     dtype: DType,
     shape: &[usize],
+    label: Option<&str>,
     bytes: &mut Vec<u8>,
 ) {
     let name = match operation {
@@ -64,14 +65,20 @@ pub(super) fn encode(
     };
     bytes.clear();
     bytes.extend_from_slice(&sequence.to_le_bytes());
-    text(bytes, |bytes| match operation {
-        Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
-            write!(bytes, "{name}({})", op.name())
+    text(bytes, |bytes| {
+        match operation {
+            Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
+                write!(bytes, "{name}({})", op.name())
+            }
+            Operation::Broadcast { root }
+            | Operation::Gather { root }
+            | Operation::Scatter { root } => write!(bytes, "{name}(root {root})"),
+            _ => write!(bytes, "{name}"),
+        }?;
+        match label {
+            Some(label) if operation.takes_label() => write!(bytes, " of {}", cut(label)),
+            _ => Ok(()),
         }
-        Operation::Broadcast { root }
-        | Operation::Gather { root }
-        | Operation::Scatter { root } => write!(bytes, "{name}(root {root})"),
-        _ => write!(bytes, "{name}"),
     });
     text(bytes, |bytes| write!(bytes, "{}", dtype.name()));
     let none: &[usize] = &[];
@@ -99,6 +106,12 @@ pub(super) fn encode(
         let index = index.map_or(u64::MAX, |index| index as u64);
         bytes.extend_from_slice(&index.to_le_bytes());
     }
+}
+
+/// As much of a label as a header takes.
+fn cut(label: &str) -> &str {
+    const LONGEST: usize = 160;
+    &label[..label.floor_char_boundary(LONGEST)]
 }
 
 /// A text of at most 255 bytes, its length before it.
@@ -242,7 +255,7 @@ impl Operation {
     #[cfg(test)]
     pub(crate) fn fuzz_encode(&self, sequence: u64, dtype: DType, shape: &[usize]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode(sequence, self, dtype, shape, &mut bytes);
+        encode(sequence, self, dtype, shape, None, &mut bytes);
         bytes
     }
 }
@@ -255,7 +268,7 @@ mod tests {
 
     fn encoded(sequence: u64, operation: &Operation, dtype: DType, shape: &[usize]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode(sequence, operation, dtype, shape, &mut bytes);
+        encode(sequence, operation, dtype, shape, None, &mut bytes);
         bytes
     }
 
@@ -293,6 +306,29 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_compared_where_calls_have_them() {
+        let encoded = |operation: Operation, label: Option<&str>| {
+            let mut bytes = Vec::new();
+            encode(7, &operation, DType::F32, &[3], label, &mut bytes);
+            bytes
+        };
+        let long = "é".repeat(300);
+        let gather = |label| encoded(Operation::AllGather, label);
+        let agree = |a: &[u8], b: &[u8]| {
+            let (a, b) = (Header::decode(a).unwrap(), Header::decode(b).unwrap());
+            a.agrees(0, &b, 1)
+        };
+        assert!(agree(&gather(Some("blocks.0")), &gather(Some("blocks.0"))));
+        assert!(!agree(&gather(Some("blocks.0")), &gather(Some("blocks.1"))));
+        assert!(!agree(&gather(None), &gather(Some("blocks.1"))));
+        assert!(agree(&gather(Some(&long)), &gather(Some(&long))));
+        let described = gather(Some("blocks.0"));
+        let described = Header::decode(&described).unwrap().describe();
+        assert_eq!(described, "call 7: all_gather of blocks.0 f32 [3]");
+        assert!(encoded(Operation::Barrier, Some("x")) == encoded(Operation::Barrier, None));
+    }
+
+    #[test]
     fn headers_round_trip_and_cut_ones_are_refused() {
         let header = all_to_all([1, 2], [1, 0]);
         let operation = Operation::AllToAll {
@@ -300,7 +336,7 @@ mod tests {
             recv_counts: vec![1, 0],
         };
         let mut bytes = vec![9; 300];
-        encode(7, &operation, DType::F32, &[3, 4], &mut bytes);
+        encode(7, &operation, DType::F32, &[3, 4], None, &mut bytes);
         assert_eq!(bytes, header);
         assert!(Header::decode(&bytes).is_some());
         for cut in 0..bytes.len() {

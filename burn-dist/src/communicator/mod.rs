@@ -9,6 +9,7 @@ mod execute;
 mod failed;
 mod header;
 mod host_buffer;
+mod host_sums;
 mod in_process;
 mod members;
 #[cfg(feature = "mpi")]

@@ -2,6 +2,8 @@
 
 use burn::tensor::DType;
 
+use crate::communicator::HostBuffer;
+
 /// Target sizes of buckets, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketSizes {
@@ -88,7 +90,7 @@ impl BucketPlan {
             let Some((len, dtype)) = *trained else {
                 continue;
             };
-            let dtype = reduction_dtype(dtype);
+            let dtype = HostBuffer::sum_dtype(dtype);
             let fits = open && buckets.last().is_some_and(|bucket| bucket.dtype == dtype);
             if !fits {
                 buckets.push(BucketLayout {
@@ -123,14 +125,6 @@ impl BucketPlan {
     /// Bytes of all gradients as they travel: `S` in `2S(n-1)/n`.
     pub fn num_bytes(&self) -> usize {
         self.buckets.iter().map(BucketLayout::num_bytes).sum()
-    }
-}
-
-/// The element type in which gradients of `dtype` are accumulated and reduced.
-pub(super) fn reduction_dtype(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 | DType::Flex32 => DType::F32,
-        other => other,
     }
 }
 

@@ -6,7 +6,6 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor, TensorData};
 
-use super::gradient_bucket::{divide, is_negative_zero};
 use super::reducer::{Reduced, Reducer};
 use super::synchronized::Attach;
 use super::{BucketPlan, BucketSizes, GradientEvent, ParameterTable, replica};
@@ -213,7 +212,7 @@ impl DataParallel {
             .map(|(bucket, reduced)| {
                 let mut values = reduced.buffer;
                 if reduced.divisor > 1 {
-                    divide(&mut values, reduced.divisor);
+                    values.divide(reduced.divisor);
                 }
                 BucketShard {
                     bucket,
@@ -271,10 +270,11 @@ impl DataParallel {
         let mut doubtful = Vec::new();
         let mut flags = Vec::new();
         for (layout, reduced) in self.plan().buckets().iter().zip(reduced) {
-            let size = layout.dtype.size();
             for (slot, touched) in layout.slots.iter().zip(&reduced.touched) {
-                let range = slot.offset * size..(slot.offset + slot.len) * size;
-                if is_negative_zero(&reduced.buffer.bytes()[range], layout.dtype) {
+                if reduced
+                    .buffer
+                    .is_neutral(slot.offset..slot.offset + slot.len)
+                {
                     doubtful.push(slot.parameter);
                     flags.push(u8::from(*touched));
                 }
@@ -337,7 +337,7 @@ impl Unpack<'_> {
             ..
         } = reduced;
         if divisor > 1 {
-            divide(&mut buffer, divisor);
+            buffer.divide(divisor);
         }
         let layout = &self.parallel.plan().buckets()[bucket];
         let specs = self.parallel.table.specs();

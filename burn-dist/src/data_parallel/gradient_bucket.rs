@@ -1,7 +1,5 @@
 //! [`GradientBucket`]: the gradients of some parameters, collected, sent and given back.
 
-use burn::tensor::DType;
-
 use super::BucketLayout;
 use crate::communicator::{HostBuffer, MemoryPool, Operation, ReduceOp, Work};
 use crate::error::Result;
@@ -50,7 +48,7 @@ impl GradientBucket {
             return;
         }
         let sum = uses.into_iter().reduce(|mut sum, gradient| {
-            write(sum.bytes_mut(), &gradient, self.layout.dtype, false);
+            sum.put(0, &gradient, false);
             sum
         });
         if let Some(sum) = sum {
@@ -80,10 +78,7 @@ impl GradientBucket {
         let buffer = self
             .buffer
             .get_or_insert_with(|| HostBuffer::recycled(pool, layout.dtype, &[count]));
-        let size = layout.dtype.size();
-        let target =
-            &mut buffer.bytes_mut()[place.offset * size..(place.offset + place.len) * size];
-        write(target, &gradient, layout.dtype, first);
+        buffer.put(place.offset, &gradient, first);
     }
 
     fn num_elements(&self) -> usize {
@@ -98,15 +93,12 @@ impl GradientBucket {
         let shape = [self.num_elements()];
         let mut buffer =
             buffer.unwrap_or_else(|| HostBuffer::recycled(&self.pool, layout.dtype, &shape));
-        let size = layout.dtype.size();
         for (slot, touched) in layout.slots.iter().zip(&self.touched) {
             if !touched {
-                let range = slot.offset * size..(slot.offset + slot.len) * size;
-                fill_negative_zero(&mut buffer.bytes_mut()[range], layout.dtype);
+                buffer.fill_neutral(slot.offset..slot.offset + slot.len);
             }
         }
-        let padding = layout.num_bytes()..buffer.bytes().len();
-        fill_negative_zero(&mut buffer.bytes_mut()[padding], layout.dtype);
+        buffer.fill_neutral(layout.num_elements()..self.num_elements());
         let operation = match self.shared_by {
             Some(_) => Operation::ReduceScatter(op),
             None => Operation::AllReduce(op),
@@ -127,73 +119,5 @@ impl GradientBucket {
         self.work = None;
         let empty = vec![false; self.layout.slots.len()];
         std::mem::replace(&mut self.touched, empty)
-    }
-}
-
-fn write(target: &mut [u8], gradient: &HostBuffer, dtype: DType, first: bool) {
-    match (dtype, gradient.dtype()) {
-        (to, from) if to == from && first => target.copy_from_slice(gradient.bytes()),
-        (DType::F64, DType::F64) => accumulate::<f64, f64>(target, gradient.bytes(), first, |x| x),
-        (DType::F32, DType::F32) => accumulate::<f32, f32>(target, gradient.bytes(), first, |x| x),
-        (DType::F32, DType::F16) => {
-            accumulate::<f32, half::f16>(target, gradient.bytes(), first, half::f16::to_f32);
-        }
-        (DType::F32, DType::BF16) => {
-            accumulate::<f32, half::bf16>(target, gradient.bytes(), first, half::bf16::to_f32);
-        }
-        (to, from) => unreachable!("invariant: a {from:?} gradient is not planned as {to:?}"),
-    }
-}
-
-fn accumulate<T, G>(target: &mut [u8], gradient: &[u8], first: bool, convert: fn(G) -> T)
-where
-    T: bytemuck::Pod + std::ops::AddAssign,
-    G: bytemuck::Pod,
-{
-    let target: &mut [T] = bytemuck::cast_slice_mut(target);
-    let gradient: &[G] = bytemuck::cast_slice(gradient);
-    for (sum, &value) in target.iter_mut().zip(gradient) {
-        if first {
-            *sum = convert(value);
-        } else {
-            *sum += convert(value);
-        }
-    }
-}
-
-fn fill_negative_zero(target: &mut [u8], dtype: DType) {
-    match dtype {
-        DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(target).fill(-0.0),
-        _ => bytemuck::cast_slice_mut::<u8, f32>(target).fill(-0.0),
-    }
-}
-
-/// Whether every element is -0.0, which is what a slot holds that no rank filled.
-pub(super) fn is_negative_zero(bytes: &[u8], dtype: DType) -> bool {
-    match dtype {
-        DType::F64 => bytemuck::cast_slice::<u8, u64>(bytes)
-            .iter()
-            .all(|&bits| bits == (-0.0f64).to_bits()),
-        _ => bytemuck::cast_slice::<u8, u32>(bytes)
-            .iter()
-            .all(|&bits| bits == (-0.0f32).to_bits()),
-    }
-}
-
-/// Divides every element once.
-pub(super) fn divide(buffer: &mut HostBuffer, divisor: usize) {
-    match buffer.dtype() {
-        DType::F64 => {
-            let divisor = divisor as f64;
-            bytemuck::cast_slice_mut::<u8, f64>(buffer.bytes_mut())
-                .iter_mut()
-                .for_each(|x| *x /= divisor);
-        }
-        _ => {
-            let divisor = divisor as f32;
-            bytemuck::cast_slice_mut::<u8, f32>(buffer.bytes_mut())
-                .iter_mut()
-                .for_each(|x| *x /= divisor);
-        }
     }
 }

@@ -29,4 +29,4 @@ pub use gradient_event::GradientEvent;
 pub use naive_data_parallel::NaiveDataParallel;
 pub use parameter_spec::{ParameterSpec, ParameterTable};
 pub use rank_order_accumulator::RankOrderAccumulator;
-pub use replica::parameter_hash;
+pub use replica::{broadcast_buffers, parameter_hash};

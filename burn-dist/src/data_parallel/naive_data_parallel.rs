@@ -107,7 +107,7 @@ impl ModuleVisitor for Reduce<'_> {
             .grads
             .remove::<D>(param.id)
             .unwrap_or_else(|| Tensor::zeros(base.shape(), (&device, dtype)));
-        let wide = super::bucket_plan::reduction_dtype(dtype);
+        let wide = HostBuffer::sum_dtype(dtype);
         let input = HostBuffer::from(gradient.cast(wide).into_data());
         let (group, micro_steps) = (&self.parallel.group, self.parallel.micro_steps);
         let (op, divisor) = match micro_steps {

@@ -3,7 +3,9 @@
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Device, Int, Tensor};
 
+use super::replica;
 use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
 
 /// One parameter or buffer of a module.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +52,7 @@ pub struct ParameterTable {
     gates: usize,
     last: Option<usize>,
     refused: Option<String>,
+    lazy: bool,
 }
 
 impl ParameterTable {
@@ -59,7 +62,23 @@ impl ParameterTable {
     /// [`DistError::Config`] if a trainable parameter already carries a reparameterization: a
     /// parameter carries only one, and ours would be lost without a word.
     pub fn of<M: Module>(module: &M) -> Result<Self> {
-        let mut table = Self::default();
+        Self::read(module, false)
+    }
+
+    /// As [`of`](Self::of), but lazy parameters stay lazy: they are listed in their device's element
+    /// type.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_lazy<M: Module>(module: &M) -> Result<Self> {
+        Self::read(module, true)
+    }
+
+    fn read<M: Module>(module: &M, lazy: bool) -> Result<Self> {
+        let mut table = Self {
+            lazy,
+            ..Self::default()
+        };
         module.visit(&mut table);
         match table.refused.take() {
             Some(problem) => Err(DistError::config(
@@ -73,6 +92,15 @@ impl ParameterTable {
     /// The parameters in visiting order.
     pub fn specs(&self) -> &[ParameterSpec] {
         &self.specs
+    }
+
+    /// Checks that all members of a group have the same names, shapes and element types, in the same
+    /// order. Collective: a gather of hashes.
+    ///
+    /// # Errors
+    /// [`DistError::Replica`] naming the first parameter that differs; else what the group met.
+    pub fn verify(&self, group: &ProcessGroup) -> Result<()> {
+        replica::verify(self, group)
     }
 
     /// Position of a parameter, by Burn's identifier.
@@ -113,11 +141,18 @@ impl ModuleVisitor for ParameterTable {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let tensor = param.base();
+        // A parameter says whether it is trained when it is given a value.
+        let tensor = if self.lazy && !param.is_initialized() {
+            let value = Tensor::zeros([1; D], &param.lazy_device());
+            let param = param.clone().transform_for_load(value, param.id);
+            param.base()
+        } else {
+            param.base()
+        };
         self.push(ParameterSpec {
             name: self.path.join("."),
             id: param.id,
-            shape: tensor.dims().to_vec(),
+            shape: param.lazy_shape().to_vec(),
             dtype: tensor.dtype(),
             device: tensor.device(),
             trainable: tensor.is_require_grad(),

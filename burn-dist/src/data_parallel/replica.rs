@@ -70,6 +70,43 @@ pub(super) fn broadcast<M: Module>(
     }
 }
 
+/// Gives every rank the integers and booleans of index 0. Collective.
+///
+/// # Errors
+/// What the group met.
+pub fn broadcast_buffers<M: Module>(
+    module: M,
+    table: &ParameterTable,
+    group: &ProcessGroup,
+) -> Result<M> {
+    let mut mapper = BufferMapper(BroadcastMapper {
+        table,
+        group,
+        known: HashMap::new(),
+        failure: None,
+    });
+    let module = module.map(&mut mapper);
+    match mapper.0.failure {
+        Some(failure) => Err(failure),
+        None => Ok(module),
+    }
+}
+
+struct BufferMapper<'a>(BroadcastMapper<'a>);
+
+impl ModuleMapper for BufferMapper<'_> {
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.0.map_int(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.0.map_bool(param)
+    }
+}
+
 struct BroadcastMapper<'a> {
     table: &'a ParameterTable,
     group: &'a ProcessGroup,

@@ -24,6 +24,8 @@ struct Shelf {
     idle_words: usize,
     used_words: usize,
     peak_words: usize,
+    /// The peak that users ask for; what is kept depends on the other one.
+    marked_words: usize,
 }
 
 impl MemoryPool {
@@ -49,6 +51,22 @@ impl MemoryPool {
     pub fn held_bytes(&self) -> usize {
         let shelf = self.lock();
         8 * (shelf.idle_words + shelf.used_words)
+    }
+
+    /// Bytes that the pool has given out and that are still in use, wherever they are.
+    pub fn used_bytes(&self) -> usize {
+        8 * self.lock().used_words
+    }
+
+    /// The most bytes in use at once since the last [`mark_peak`](Self::mark_peak).
+    pub fn peak_bytes(&self) -> usize {
+        8 * self.lock().marked_words
+    }
+
+    /// Starts a new peak from what is in use now.
+    pub fn mark_peak(&self) {
+        let mut shelf = self.lock();
+        shelf.marked_words = shelf.used_words;
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelf> {
@@ -92,6 +110,7 @@ impl Shelf {
         }
         self.used_words += len;
         self.peak_words = self.peak_words.max(self.used_words);
+        self.marked_words = self.marked_words.max(self.used_words);
         self.trim();
         found
     }
@@ -163,9 +182,13 @@ mod tests {
         drop(first);
         assert_eq!(pool.take(996).as_ptr(), place);
         let (a, b) = (pool.take(1000), pool.take(1000));
-        assert_eq!(pool.held_bytes(), 2000);
-        drop((a, b));
-        assert_eq!(pool.held_bytes(), 2000);
+        assert_eq!((pool.held_bytes(), pool.used_bytes()), (2000, 2000));
+        drop(a);
+        assert_eq!((pool.used_bytes(), pool.peak_bytes()), (1000, 2000));
+        pool.mark_peak();
+        assert_eq!(pool.peak_bytes(), 1000);
+        drop(b);
+        assert_eq!((pool.held_bytes(), pool.used_bytes()), (2000, 0));
     }
 
     #[test]

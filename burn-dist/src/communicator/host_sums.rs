@@ -1,0 +1,105 @@
+//! Sums on [`HostBuffer`]s, as a rank makes them before and after a collective.
+
+use std::ops::Range;
+
+use burn::tensor::DType;
+
+use super::HostBuffer;
+
+impl HostBuffer {
+    /// The element type in which arrays of `dtype` are summed: 16-bit ones in f32.
+    pub fn sum_dtype(dtype: DType) -> DType {
+        match dtype {
+            DType::F16 | DType::BF16 | DType::Flex32 => DType::F32,
+            dtype => dtype,
+        }
+    }
+
+    /// Writes (`first`) or adds the elements of `values` from element `start` on. 16-bit values go into
+    /// an f32 array exactly.
+    ///
+    /// # Panics
+    /// If the values do not fit, or are neither of this array's type nor 16-bit ones for an f32 array.
+    pub fn put(&mut self, start: usize, values: &HostBuffer, first: bool) {
+        let (dtype, size) = (self.dtype(), self.dtype().size());
+        let place = start * size..(start + values.num_elements()) * size;
+        write(&mut self.bytes_mut()[place], values, dtype, first);
+    }
+
+    /// Fills elements with -0.0, which changes no sum.
+    ///
+    /// # Panics
+    /// If the array does not hold floats of 32 or 64 bits, or is shorter.
+    pub fn fill_neutral(&mut self, elements: Range<usize>) {
+        let (dtype, size) = (self.dtype(), self.dtype().size());
+        let target = &mut self.bytes_mut()[elements.start * size..elements.end * size];
+        match dtype {
+            DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(target).fill(-0.0),
+            DType::F32 => bytemuck::cast_slice_mut::<u8, f32>(target).fill(-0.0),
+            other => unreachable!("invariant: sums are of f32 or f64, not {other:?}"),
+        }
+    }
+
+    /// Whether all elements are -0.0, which is what stands where no rank gave a value.
+    pub fn is_neutral(&self, elements: Range<usize>) -> bool {
+        let size = self.dtype().size();
+        let bytes = &self.bytes()[elements.start * size..elements.end * size];
+        match self.dtype() {
+            DType::F64 => bytemuck::cast_slice::<u8, u64>(bytes)
+                .iter()
+                .all(|&bits| bits == (-0.0f64).to_bits()),
+            _ => bytemuck::cast_slice::<u8, u32>(bytes)
+                .iter()
+                .all(|&bits| bits == (-0.0f32).to_bits()),
+        }
+    }
+
+    /// Divides every element once: an f32 or f64 array.
+    pub fn divide(&mut self, divisor: usize) {
+        match self.dtype() {
+            DType::F64 => {
+                let divisor = divisor as f64;
+                bytemuck::cast_slice_mut::<u8, f64>(self.bytes_mut())
+                    .iter_mut()
+                    .for_each(|x| *x /= divisor);
+            }
+            _ => {
+                let divisor = divisor as f32;
+                bytemuck::cast_slice_mut::<u8, f32>(self.bytes_mut())
+                    .iter_mut()
+                    .for_each(|x| *x /= divisor);
+            }
+        }
+    }
+}
+
+fn write(target: &mut [u8], values: &HostBuffer, dtype: DType, first: bool) {
+    match (dtype, values.dtype()) {
+        (to, from) if to == from && first => target.copy_from_slice(values.bytes()),
+        (DType::F64, DType::F64) => accumulate::<f64, f64>(target, values.bytes(), first, |x| x),
+        (DType::F32, DType::F32) => accumulate::<f32, f32>(target, values.bytes(), first, |x| x),
+        (DType::F32, DType::F16) => {
+            accumulate::<f32, half::f16>(target, values.bytes(), first, half::f16::to_f32);
+        }
+        (DType::F32, DType::BF16) => {
+            accumulate::<f32, half::bf16>(target, values.bytes(), first, half::bf16::to_f32);
+        }
+        (to, from) => unreachable!("invariant: {from:?} is not planned as {to:?}"),
+    }
+}
+
+fn accumulate<T, G>(target: &mut [u8], values: &[u8], first: bool, convert: fn(G) -> T)
+where
+    T: bytemuck::Pod + std::ops::AddAssign,
+    G: bytemuck::Pod,
+{
+    let target: &mut [T] = bytemuck::cast_slice_mut(target);
+    let values: &[G] = bytemuck::cast_slice(values);
+    for (sum, &value) in target.iter_mut().zip(values) {
+        if first {
+            *sum = convert(value);
+        } else {
+            *sum += convert(value);
+        }
+    }
+}

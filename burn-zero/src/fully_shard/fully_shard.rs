@@ -1,0 +1,393 @@
+//! [`FullyShard`]: the settings of stage 3, and wrapping.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use burn::module::{Module, ParamGroup, ParamId};
+use burn::tensor::DType;
+use burn_dist::communicator::HostBuffer;
+use burn_dist::data_parallel::{ParameterSpec, ParameterTable, broadcast_buffers};
+use burn_dist::{DistError, ProcessGroup, Result};
+
+use super::attach::{Attach, ReadUnmanaged, from_root, is_root};
+use super::fully_sharded::FullySharded;
+use super::parameter_version::ParameterVersion;
+use super::shard_context::{ContextOptions, ManagedParameter, ShardContext, ShardGroups};
+use super::unit_policy::Planned;
+use super::{MixedPrecisionPolicy, ShardUnit, UnitPolicy};
+use crate::ShardLayout;
+
+/// Fully sharded data parallelism for any module, without touching its code: ZeRO stage 3 (arXiv
+/// 1910.02054, section 5.3).
+///
+/// *What is replicated:* nothing of size; parameters that are not trained, that are ignored, or that stay
+/// whole by choice. *What is split:* the batch, parameters, gradients, optimizer state. *What moves* per
+/// step and rank, S being the bytes of all parameters and `n` the ranks: `S(n-1)/n` to gather parameters
+/// in the forward pass, as much again in the backward pass (less the unit that the forward pass ended
+/// with; nothing without [`reshard_after_forward`](Self::reshard_after_forward)), and `S(n-1)/n` to
+/// reduce gradients.
+///
+/// Each trained parameter is kept as this rank's piece of it, one-dimensional, under its own identifier
+/// and path: an optimizer made for the model steps the pieces. Only optimizers that treat elements one by
+/// one ([`ElementWise`](crate::ElementWise)) give the numbers of the unsharded model; Burn's clipping by
+/// norm is not such, see [`FullySharded::clip_grad_norm`].
+///
+/// Every use of a parameter is a collective: all ranks run equally many forward passes, in evaluation and
+/// sampling too. Ranks that differ get an error that names both units.
+///
+/// ```no_run
+/// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
+/// # use burn_dist::{ProcessGroup, Result};
+/// # use burn_zero::FullyShard;
+/// # fn example(group: ProcessGroup, model: Linear, batch: Tensor<2>) -> Result<()> {
+/// let (sharded, mut model) = FullyShard::new(&group).wrap(model)?;
+/// let mut optimizer = AdamWConfig::new().init();
+/// let loss = model.forward(batch).mean();
+/// let gradients = sharded.gradients(loss.backward(), &model)?;
+/// model = optimizer.step(1e-3, model, gradients);
+/// # Ok(()) }
+/// ```
+///
+/// `GradientsParams::from_grads` works as well, as in Burn's `Learner`; a failure of the group then shows
+/// as NaN and in [`FullySharded::check`]. `materialize()` gives the whole model back, on every rank; save
+/// that one, not the wrapped one.
+#[derive(Debug, Clone)]
+pub struct FullyShard {
+    groups: ShardGroups,
+    units: UnitPolicy,
+    least_unit: usize,
+    whole_below: usize,
+    ignored: Vec<ParamGroup>,
+    mixed_precision: MixedPrecisionPolicy,
+    options: ContextOptions,
+}
+
+impl FullyShard {
+    /// Splits over the ranks of a group, a unit per layer.
+    pub fn new(group: &ProcessGroup) -> Self {
+        /// Smaller messages cost their start, not their bytes.
+        const LEAST_UNIT: usize = 64 << 10;
+        Self {
+            groups: ShardGroups {
+                shard: group.clone(),
+                replicate: None,
+            },
+            units: UnitPolicy::PerLayer,
+            least_unit: LEAST_UNIT,
+            whole_below: 0,
+            ignored: Vec::new(),
+            mixed_precision: MixedPrecisionPolicy::default(),
+            options: ContextOptions {
+                reshard_after_forward: true,
+                prefetch: true,
+                average_micro_steps: false,
+            },
+        }
+    }
+
+    /// Hybrid sharding: parameters are split inside the first group and repeated over `group`, the ranks
+    /// that hold the same pieces (mesh axes DpShard and DpReplicate). Gradients are summed in the first
+    /// group, then over this one.
+    pub fn replicate(mut self, group: &ProcessGroup) -> Self {
+        self.groups.replicate = Some(group.clone());
+        self
+    }
+
+    /// Which parameters travel together.
+    pub fn units(mut self, policy: UnitPolicy) -> Self {
+        self.units = policy;
+        self
+    }
+
+    /// Units smaller than this many bytes (64 KiB by default) join their neighbour.
+    pub fn least_unit_bytes(mut self, bytes: usize) -> Self {
+        self.least_unit = bytes;
+        self
+    }
+
+    /// Parameters of fewer elements stay whole on every rank (0 by default: none).
+    pub fn whole_below(mut self, elements: usize) -> Self {
+        self.whole_below = elements;
+        self
+    }
+
+    /// Parameters that are left alone: not split, not reduced, not even made equal.
+    pub fn ignore(mut self, parameters: ParamGroup) -> Self {
+        self.ignored.push(parameters);
+        self
+    }
+
+    /// `true` (default): a unit is let go after its forward pass and gathered again for its backward
+    /// pass; `false`: it is kept.
+    pub fn reshard_after_forward(mut self, reshard: bool) -> Self {
+        self.options.reshard_after_forward = reshard;
+        self
+    }
+
+    /// `true` (default): the next unit travels while this one computes.
+    pub fn prefetch(mut self, prefetch: bool) -> Self {
+        self.options.prefetch = prefetch;
+        self
+    }
+
+    /// `true`: the gradient is the mean over ranks and micro-steps; `false` (default): the mean over ranks
+    /// of the sum over the micro-steps of [`FullySharded::no_sync`].
+    pub fn average_micro_steps(mut self, average: bool) -> Self {
+        self.options.average_micro_steps = average;
+        self
+    }
+
+    /// Element types of compute, sums and master weights.
+    pub fn mixed_precision(mut self, policy: MixedPrecisionPolicy) -> Self {
+        self.mixed_precision = policy;
+        self
+    }
+
+    /// Checks that all ranks hold the same parameters (names, shapes, element types, order), gives every
+    /// rank the values of the first, and keeps this rank's pieces. Collective: a gather of hashes and a
+    /// broadcast per parameter. Lazy parameters are drawn on the first rank, one at a time: no rank ever
+    /// holds the whole model.
+    ///
+    /// Parameters of BatchNorm stay whole, and its running state is each rank's own. A clone of the model
+    /// that is kept elsewhere keeps its whole parameters alive.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] for a model without trained parameters, wrapped before, or on several
+    /// devices, and for groups that do not belong to one mesh; [`DistError::Replica`] for models that
+    /// differ; else what a group met.
+    pub fn wrap<M: Module>(self, model: M) -> Result<(FullySharded, M)> {
+        let table = ParameterTable::of_lazy(&model)?;
+        check_grid(&self.groups)?;
+        table.verify(&self.groups.shard)?;
+        if let Some(replicate) = &self.groups.replicate {
+            table.verify(replicate)?;
+        }
+        let ignored = |spec: &&ParameterSpec| {
+            let mut groups = self.ignored.iter();
+            groups.any(|group| group.matches(&spec.id, Some(&spec.name)))
+        };
+        let context = Arc::new(self.context(&table, ignored)?);
+        let ignored: Vec<ParamId> = table.specs().iter().filter(ignored).map(|s| s.id).collect();
+        let unmanaged = self.unmanaged(&model, &table, &context, &ignored)?;
+        let mut attach = Attach {
+            version: ParameterVersion::new(context.clone()),
+            ignored,
+            table: &table,
+            known: HashMap::new(),
+            unmanaged,
+            places: 0,
+            failure: None,
+        };
+        let model = broadcast_buffers(model, &table, &self.groups.shard)?;
+        let model = match &self.groups.replicate {
+            Some(replicate) => broadcast_buffers(model, &table, replicate)?,
+            None => model,
+        };
+        let model = attached(model, &mut attach)?;
+        // A running state is shared between clones; this pair gives this rank its own.
+        Ok((FullySharded::new(context), model.valid().train()))
+    }
+
+    /// The first rank's values of what is neither split nor ignored.
+    fn unmanaged<M: Module>(
+        &self,
+        model: &M,
+        table: &ParameterTable,
+        context: &ShardContext,
+        ignored: &[ParamId],
+    ) -> Result<HashMap<ParamId, HostBuffer>> {
+        let managed = context.parameters.iter().map(|managed| managed.id);
+        let mut read = ReadUnmanaged {
+            others: managed.chain(ignored.iter().copied()).collect(),
+            is_root: is_root(&self.groups),
+            values: HashMap::new(),
+        };
+        model.visit(&mut read);
+        let floats = table.specs().iter().filter(|spec| spec.dtype.is_float());
+        let mut values = HashMap::new();
+        for spec in floats.filter(|spec| !read.others.contains(&spec.id)) {
+            let own = read.values.remove(&spec.id);
+            values.insert(spec.id, from_root(&self.groups, spec, own)?);
+        }
+        Ok(values)
+    }
+
+    fn context(
+        &self,
+        table: &ParameterTable,
+        ignored: impl Fn(&&ParameterSpec) -> bool,
+    ) -> Result<ShardContext> {
+        let rank = self.groups.shard.rank();
+        let specs: Vec<&ParameterSpec> = table
+            .specs()
+            .iter()
+            .filter(|spec| spec.trainable && !ignored(spec))
+            .collect();
+        let Some(first) = specs.first() else {
+            return Err(DistError::config(
+                format!("rank {rank}: the model has no trained parameter to split"),
+                "build it on `device.autodiff()`, or call train() on a validation model",
+            ));
+        };
+        let device = first.device.clone();
+        if let Some(other) = specs.iter().find(|spec| spec.device != device) {
+            return Err(DistError::config(
+                format!(
+                    "rank {rank}: {} is on {:?}, but {} is on {device:?}",
+                    other.name, other.device, first.name
+                ),
+                "a rank has one device: move the model there with fork()",
+            ));
+        }
+        let policy = &self.mixed_precision;
+        let kinds: Vec<Kind> = specs
+            .iter()
+            .map(|spec| {
+                let whole = spec.num_elements() < self.whole_below || in_batch_norm(spec, table);
+                Kind::of(spec.dtype, policy, whole)
+            })
+            .collect();
+        let planned = |whole: bool| -> (Vec<usize>, Vec<Planned<'_, Kind>>) {
+            let chosen = (0..specs.len()).filter(|&number| kinds[number].whole == whole);
+            let planned = |number: usize| Planned {
+                name: &specs[number].name,
+                bytes: specs[number].num_elements() * kinds[number].param.size(),
+                kind: kinds[number],
+            };
+            chosen.map(|number| (number, planned(number))).unzip()
+        };
+        let mut units = Vec::new();
+        for (whole, policy) in [(false, &self.units), (true, &UnitPolicy::Whole)] {
+            let (numbers, planned) = planned(whole);
+            if !whole {
+                units.extend(named(policy.plan(&planned, self.least_unit), &numbers));
+                continue;
+            }
+            units.extend(
+                named(policy.plan(&planned, 0), &numbers).map(|unit| ShardUnit {
+                    name: "the parameters that stay whole".into(),
+                    ..unit
+                }),
+            );
+        }
+        let split = units
+            .iter()
+            .filter(|unit| !kinds[unit.parameters[0]].whole)
+            .map(|unit| {
+                let lengths = unit.parameters.iter().enumerate();
+                let length =
+                    |(position, &number): (usize, &usize)| (position, specs[number].num_elements());
+                lengths.map(length).collect()
+            });
+        let layout = ShardLayout::new(split.collect(), self.groups.shard.size());
+        let mut parameters: Vec<Option<ManagedParameter>> = vec![None; specs.len()];
+        for (unit, members) in units.iter().enumerate() {
+            let mut start = 0;
+            for &number in &members.parameters {
+                let spec = specs[number];
+                parameters[number] = Some(ManagedParameter {
+                    name: spec.name.clone(),
+                    id: spec.id,
+                    shape: spec.shape.clone(),
+                    param: kinds[number].param,
+                    master: kinds[number].master,
+                    unit,
+                    place: start..start + spec.num_elements(),
+                    recurrent: spec.recurrent,
+                });
+                start += spec.num_elements();
+            }
+        }
+        let sum_dtypes = units.iter().map(|unit| kinds[unit.parameters[0]].reduce);
+        let sum_dtypes = sum_dtypes.collect();
+        let parameters = parameters.into_iter().flatten().collect();
+        let groups = self.groups.clone();
+        Ok(ShardContext::new(
+            groups,
+            device,
+            parameters,
+            units,
+            layout,
+            sum_dtypes,
+            self.options,
+        ))
+    }
+}
+
+/// What the parameters of a unit have in common.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Kind {
+    param: DType,
+    reduce: DType,
+    master: DType,
+    whole: bool,
+}
+
+impl Kind {
+    fn of(dtype: DType, policy: &MixedPrecisionPolicy, whole: bool) -> Self {
+        let param = policy.param.unwrap_or(dtype);
+        Self {
+            param,
+            reduce: policy.reduce.unwrap_or(HostBuffer::sum_dtype(param)),
+            master: policy.master.unwrap_or(HostBuffer::sum_dtype(dtype)),
+            whole,
+        }
+    }
+}
+
+/// Units whose parameters were numbered among some of all.
+fn named(units: Vec<ShardUnit>, numbers: &[usize]) -> impl Iterator<Item = ShardUnit> + '_ {
+    units.into_iter().map(|unit| ShardUnit {
+        name: unit.name,
+        parameters: unit.parameters.iter().map(|&i| numbers[i]).collect(),
+    })
+}
+
+fn attached<M: Module>(model: M, attach: &mut Attach<'_>) -> Result<M> {
+    let model = model.apply_reparameterization(&mut *attach);
+    match attach.failure.take() {
+        Some(failure) => Err(failure),
+        None => Ok(model),
+    }
+}
+
+/// Whether a running state stands beside the parameter.
+fn in_batch_norm(spec: &ParameterSpec, table: &ParameterTable) -> bool {
+    let Some((parent, _)) = spec.name.rsplit_once('.') else {
+        return table.specs().iter().any(|s| s.name == "running_mean");
+    };
+    let state = format!("{parent}.running_mean");
+    table.specs().iter().any(|spec| spec.name == state)
+}
+
+/// Shards and replicas must be the rows and columns of one grid.
+fn check_grid(groups: &ShardGroups) -> Result<()> {
+    let (shard, Some(replicate)) = (&groups.shard, &groups.replicate) else {
+        return Ok(());
+    };
+    let common: Vec<usize> = shard
+        .ranks()
+        .iter()
+        .copied()
+        .filter(|rank| replicate.ranks().contains(rank))
+        .collect();
+    let columns = shard.all_gather_values(vec![replicate.size() as u64])?;
+    let rows = replicate.all_gather_values(vec![shard.size() as u64, shard.index() as u64])?;
+    let place = vec![shard.size() as u64, shard.index() as u64];
+    let alike = columns
+        .iter()
+        .all(|size| size[0] == replicate.size() as u64)
+        && rows.iter().all(|row| *row == place);
+    if common == [shard.rank()] && alike {
+        return Ok(());
+    }
+    Err(DistError::config(
+        format!(
+            "rank {}: the group of shards {:?} and the group of replicas {:?} are not a row and a column of one mesh",
+            shard.rank(),
+            shard.ranks(),
+            replicate.ranks()
+        ),
+        "take both from one DeviceMesh: the axes DpShard and DpReplicate",
+    ))
+}

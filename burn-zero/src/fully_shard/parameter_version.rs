@@ -1,0 +1,404 @@
+//! [`ParameterVersion`]: the values of all parameters between two steps.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use burn::module::Param;
+use burn::tensor::{DType, Tensor};
+use burn_dist::backend::{self, LeafId, ParameterSource, Pass, UnitMemory};
+use burn_dist::communicator::{HostBuffer, Operation, Work};
+use burn_dist::{DistError, Result};
+
+use super::gather_order::Visit;
+use super::gradient_sums::Means;
+use super::shard_context::ShardContext;
+
+/// How a version came from the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Map,
+    Valid,
+    Train,
+    Fork,
+    Device,
+}
+
+/// This rank's pieces of all parameters, as one state of a model holds them, and what is gathered of
+/// them.
+///
+/// A parameter sees only itself, but a unit is gathered in one call: the parameters of a model have this
+/// in common. A mapper, such as an optimizer, maps one after the other; the first makes the next version,
+/// the others join it. Clones of a model keep the version that they were made of.
+#[derive(Debug)]
+pub(crate) struct ParameterVersion {
+    pub(crate) context: Arc<ShardContext>,
+    slots: Mutex<Vec<Slot>>,
+    next: Mutex<Option<Next>>,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Clone)]
+struct Slot {
+    piece: Option<Param<Tensor<1>>>,
+    leaf: Option<LeafId>,
+    /// Held by each parameter that shows this piece.
+    holders: Arc<()>,
+}
+
+#[derive(Debug)]
+struct Next {
+    version: Weak<ParameterVersion>,
+    change: Change,
+    /// Places in the model that have joined.
+    joined: Vec<bool>,
+}
+
+/// What is gathered now.
+#[derive(Default)]
+struct Window {
+    gathered: BTreeMap<usize, Arc<UnitMemory>>,
+    /// The unit that the forward pass is in.
+    active: Option<usize>,
+    /// On its way.
+    ahead: Option<(usize, Work)>,
+    before: Option<Visit>,
+    last: Option<Visit>,
+    /// Parameters of recurrent layers, which are read at every time step: autodiff is to add their
+    /// gradients up as it would at a leaf, so that all uses are of one node.
+    shared: HashMap<usize, Box<dyn Any + Send>>,
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window")
+            .field("gathered", &self.gathered.keys())
+            .field("active", &self.active)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("invariant: no panic under this lock")
+}
+
+impl ParameterVersion {
+    /// Without values yet.
+    pub(crate) fn new(context: Arc<ShardContext>) -> Arc<Self> {
+        let slot = || Slot {
+            piece: None,
+            leaf: None,
+            holders: Arc::new(()),
+        };
+        let slots = context.parameters.iter().map(|_| slot()).collect();
+        Self::with_slots(context, slots)
+    }
+
+    fn with_slots(context: Arc<ShardContext>, slots: Vec<Slot>) -> Arc<Self> {
+        Arc::new(Self {
+            context,
+            slots: Mutex::new(slots),
+            next: Mutex::default(),
+            window: Mutex::default(),
+        })
+    }
+
+    /// The version that the parameter at `place` of the model joins when it changes.
+    pub(crate) fn succeed(&self, place: usize, change: Change) -> Arc<Self> {
+        let mut next = lock(&self.next);
+        if let Some(known) = &mut *next
+            && known.change == change
+            && known.joined.get(place) != Some(&true)
+            && let Some(version) = known.version.upgrade()
+        {
+            mark(&mut known.joined, place);
+            return version;
+        }
+        let slots = lock(&self.slots)
+            .iter()
+            .map(|slot| Slot {
+                piece: slot.piece.clone(),
+                leaf: slot.leaf,
+                holders: Arc::new(()),
+            })
+            .collect();
+        let version = Self::with_slots(self.context.clone(), slots);
+        let mut joined = Vec::new();
+        mark(&mut joined, place);
+        *next = Some(Next {
+            version: Arc::downgrade(&version),
+            change,
+            joined,
+        });
+        version
+    }
+
+    /// What the parameters that show this piece hold.
+    pub(crate) fn holder(&self, parameter: usize) -> Arc<()> {
+        lock(&self.slots)[parameter].holders.clone()
+    }
+
+    /// Lets go of a piece, so that its memory can serve the next value.
+    pub(crate) fn forget(&self, parameter: usize) {
+        lock(&self.slots)[parameter].piece = None;
+    }
+
+    /// Lets go of a piece if the caller is the last that shows it.
+    pub(crate) fn forget_last(&self, parameter: usize) {
+        let mut slots = lock(&self.slots);
+        let slot = &mut slots[parameter];
+        // The slot and the caller.
+        if Arc::strong_count(&slot.holders) == 2 {
+            slot.piece = None;
+        }
+    }
+
+    pub(crate) fn put(&self, parameter: usize, piece: Param<Tensor<1>>) {
+        let leaf = backend::leaf_of(&piece.base());
+        let mut slots = lock(&self.slots);
+        slots[parameter].leaf = leaf;
+        slots[parameter].piece = Some(piece);
+    }
+
+    /// The piece as it is now; one that moved on to the next version is found there.
+    pub(crate) fn piece(&self, parameter: usize) -> Option<Param<Tensor<1>>> {
+        if let Some(piece) = &lock(&self.slots)[parameter].piece {
+            return Some(piece.clone());
+        }
+        let next = lock(&self.next).as_ref()?.version.upgrade()?;
+        next.piece(parameter)
+    }
+
+    /// The tensor that all uses of a recurrent layer's parameter share.
+    pub(crate) fn shared_use<const D: usize>(&self, parameter: usize) -> Option<Tensor<D>> {
+        let window = lock(&self.window);
+        let tensor = window.shared.get(&parameter)?;
+        tensor.downcast_ref::<Tensor<D>>().cloned()
+    }
+
+    pub(crate) fn share_use<const D: usize>(&self, parameter: usize, tensor: Tensor<D>) {
+        lock(&self.window)
+            .shared
+            .insert(parameter, Box::new(tensor));
+    }
+
+    /// Lets go of everything that is gathered.
+    pub(crate) fn reshard(&self) {
+        *lock(&self.window) = Window::default();
+    }
+
+    fn is_training(&self) -> bool {
+        lock(&self.slots).iter().any(|slot| slot.leaf.is_some())
+    }
+
+    fn start_gather(&self, (pass, unit): Visit) -> Result<Work> {
+        let context = &self.context;
+        let dtype = self.dtype(unit);
+        let group = &context.groups.shard;
+        let pool = group.communicator().pool();
+        let part = context.layout.part_len(unit);
+        let mut own = HostBuffer::recycled(pool, dtype, &[part]);
+        let size = dtype.size();
+        let mut end = 0;
+        for piece in context.layout.pieces(unit, group.index()) {
+            let number = context.units[unit].parameters[piece.parameter];
+            let param = self.piece(number).ok_or_else(|| {
+                DistError::config(
+                    format!(
+                        "rank {}: the values of {} have moved on to another model",
+                        group.rank(),
+                        context.parameters[number].name
+                    ),
+                    "keep the whole model together: map or step all of it, not a part of it",
+                )
+            })?;
+            let data = plain(&param).cast(dtype).into_data();
+            let place = piece.place.start * size..piece.place.end * size;
+            end = place.end;
+            own.bytes_mut()[place].copy_from_slice(data.as_bytes());
+        }
+        own.bytes_mut()[end..].fill(0);
+        let pass = match (pass, self.is_training()) {
+            (Pass::Forward, true) => "a forward pass",
+            (Pass::Forward, false) => "an evaluation",
+            (Pass::Backward, _) => "the backward pass",
+        };
+        let label = format!(
+            "{} in {pass} after {} backward passes",
+            context.units[unit].name,
+            context.passes()
+        );
+        Ok(group.start_for(label, Operation::AllGather, own))
+    }
+
+    fn dtype(&self, unit: usize) -> DType {
+        let first = self.context.units[unit].parameters[0];
+        self.context.parameters[first].param
+    }
+
+    /// Makes a unit whole, and starts the one that came next the last time.
+    fn fetch(&self, unit: usize, pass: Pass) -> Result<Arc<UnitMemory>> {
+        let context = &self.context;
+        let mut window = lock(&self.window);
+        let training = self.is_training();
+        if pass == Pass::Forward && window.active != Some(unit) {
+            let left = window.active.replace(unit);
+            if let Some(left) = left.filter(|_| context.reshard_after_forward || !training) {
+                window.gathered.remove(&left);
+            }
+            window.shared.clear();
+        }
+        if let Some(memory) = window.gathered.get(&unit) {
+            return Ok(memory.clone());
+        }
+        let visit = (pass, unit);
+        let work = match window.ahead.take() {
+            Some((foretold, work)) if foretold == unit => work,
+            _ => self.start_gather(visit)?,
+        };
+        let memory = Arc::new(UnitMemory::new(work.wait()?));
+        window.gathered.insert(unit, memory.clone());
+        let mut order = context.order(training);
+        if let Some(last) = window.last {
+            order.note(window.before, last, visit);
+        }
+        window.before = window.last.replace(visit);
+        let foretold = order.after(window.before, visit);
+        drop(order);
+        if let Some(next) =
+            foretold.filter(|next| context.prefetch && !window.gathered.contains_key(&next.1))
+        {
+            window.ahead = Some((next.1, self.start_gather(next)?));
+        }
+        Ok(memory)
+    }
+
+    fn fail(&self, failure: DistError) -> DistError {
+        self.context.sums().give_up(&self.context, failure.clone());
+        failure
+    }
+}
+
+fn mark(joined: &mut Vec<bool>, place: usize) {
+    if joined.len() <= place {
+        joined.resize(place + 1, false);
+    }
+    joined[place] = true;
+}
+
+/// The values of a piece, without autodiff.
+pub(crate) fn plain(piece: &Param<Tensor<1>>) -> Tensor<1> {
+    let base = piece.base();
+    match base.is_autodiff() {
+        true => base.inner(),
+        false => base,
+    }
+}
+
+impl ParameterSource for ParameterVersion {
+    fn whole(&self, parameter: usize, pass: Pass) -> Result<(Arc<UnitMemory>, Range<usize>)> {
+        let managed = &self.context.parameters[parameter];
+        let unit = self.fetch(managed.unit, pass);
+        let unit = unit.map_err(|failure| self.fail(failure))?;
+        Ok((unit, managed.place.clone()))
+    }
+
+    fn gradient(&self, parameter: usize, gradient: Result<HostBuffer>) {
+        let mut sums = self.context.sums();
+        let taken = gradient.and_then(|gradient| sums.add(&self.context, parameter, gradient));
+        if let Err(failure) = taken {
+            sums.give_up(&self.context, failure);
+        }
+    }
+
+    fn end_unit(&self, unit: usize) {
+        let mut window = lock(&self.window);
+        window.gathered.remove(&unit);
+        if window.active == Some(unit) {
+            window.active = None;
+            window.shared.clear();
+        }
+        drop(window);
+        let mut sums = self.context.sums();
+        if let Err(failure) = sums.end_unit(&self.context, unit) {
+            sums.give_up(&self.context, failure);
+        }
+    }
+
+    fn end_pass(&self) -> Vec<(LeafId, HostBuffer)> {
+        let context = &self.context;
+        let mut sums = context.sums();
+        let ended = match sums.end_pass(context) {
+            Ok(ended) => ended,
+            Err(failure) => {
+                sums.give_up(context, failure);
+                None
+            }
+        };
+        drop(sums);
+        self.reshard();
+        let Some(means) = ended else {
+            return Vec::new();
+        };
+        context.count_pass();
+        self.shards_of(&means)
+    }
+}
+
+impl ParameterVersion {
+    /// This rank's pieces of the mean gradients, in the type that each piece is kept in.
+    fn shards_of(&self, means: &Means) -> Vec<(LeafId, HostBuffer)> {
+        let context = &self.context;
+        let index = context.groups.shard.index();
+        let slots = lock(&self.slots);
+        let mut shards = Vec::new();
+        for (unit, part) in means.parts.iter().enumerate() {
+            let Some(part) = part else { continue };
+            let pieces: Vec<(usize, Range<usize>)> = match context.is_whole(unit) {
+                true => {
+                    let numbers = context.units[unit].parameters.iter();
+                    numbers
+                        .map(|&number| (number, context.parameters[number].place.clone()))
+                        .collect()
+                }
+                false => {
+                    let pieces = context.layout.pieces(unit, index).into_iter();
+                    let number = |piece: usize| context.units[unit].parameters[piece];
+                    pieces
+                        .map(|piece| (number(piece.parameter), piece.place))
+                        .collect()
+                }
+            };
+            for (number, place) in pieces {
+                if let Some(leaf) = slots[number].leaf.filter(|_| means.used[number]) {
+                    let master = context.parameters[number].master;
+                    shards.push((leaf, excerpt(part, place, master)));
+                }
+            }
+        }
+        shards
+    }
+}
+
+/// Some elements of an array of f32 or f64, in another element type.
+fn excerpt(part: &HostBuffer, place: Range<usize>, dtype: DType) -> HostBuffer {
+    let size = part.dtype().size();
+    let bytes = &part.bytes()[place.start * size..place.end * size];
+    match (part.dtype(), dtype) {
+        (DType::F32, DType::F64) => {
+            let values: &[f32] = bytemuck::cast_slice(bytes);
+            HostBuffer::from_values(values.iter().map(|&x| f64::from(x)).collect())
+        }
+        (DType::F64, DType::F32) => {
+            let values: &[f64] = bytemuck::cast_slice(bytes);
+            HostBuffer::from_values(values.iter().map(|&x| x as f32).collect())
+        }
+        (from, to) => {
+            debug_assert_eq!(from, to, "invariant: masters are f32 or f64");
+            let mut values = HostBuffer::zeros(from, vec![place.len()]);
+            values.bytes_mut().copy_from_slice(bytes);
+            values
+        }
+    }
+}

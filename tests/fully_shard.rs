@@ -1,0 +1,40 @@
+//! ZeRO stage 3: the same bits as one rank in the same grouping, for models that know nothing of it.
+#![warn(missing_docs)]
+
+#[path = "zero/models.rs"]
+mod models;
+#[path = "fully_shard/runs.rs"]
+mod runs;
+
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use models::{Convolutional, Encoder, Partly, Recurrent, Tied};
+use runs::check;
+
+fn adamw() -> ModuleOptimizer {
+    AdamWConfig::new().with_weight_decay(0.1).init()
+}
+
+#[test]
+fn a_transformer_encoder() {
+    check::<Encoder>(adamw);
+}
+
+#[test]
+fn an_lstm() {
+    check::<Recurrent>(adamw);
+}
+
+#[test]
+fn a_convolutional_net_with_batch_norm() {
+    check::<Convolutional>(adamw);
+}
+
+#[test]
+fn tied_weights() {
+    check::<Tied>(adamw);
+}
+
+#[test]
+fn frozen_parts_layers_used_twice_and_never() {
+    check::<Partly>(adamw);
+}
