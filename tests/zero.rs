@@ -65,6 +65,7 @@ fn units(bytes: usize) -> ShardedOptimizerConfig {
             rest: bytes,
         },
         average_micro_steps: true,
+        ..ShardedOptimizerConfig::default()
     }
 }
 

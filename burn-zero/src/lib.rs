@@ -14,24 +14,27 @@
 //! | `shard_layout.rs` | which rank holds which elements; pure |
 //! | `state_bytes.rs` | what each stage keeps on a rank, by formula; pure |
 //! | `element_wise.rs`, `shardable_optimizer.rs` | which optimizers may be cut anywhere |
-//! | `sharded_optimizer.rs` | stages 1 and 2 |
+//! | `sharded_optimizer/` | stages 1 and 2 |
 //! | `fully_shard/` | stage 3 |
-//! | `whole_parameters.rs` | parameters that each belong to one rank |
-//! | `shard_module.rs`, `model_values.rs` | what the optimizer sees, and the way back to the model |
+//! | `norm_sum.rs`, `clip_grad_norm.rs` | one norm over all gradients, the same in every layout |
+//! | `loss_scale.rs` | for models in f16 |
 #![warn(missing_docs)]
 
+mod clip_grad_norm;
 mod element_wise;
 mod fully_shard;
-mod model_values;
+mod loss_scale;
+mod norm_sum;
 mod shard_layout;
-mod shard_module;
 mod shardable_optimizer;
 mod sharded_optimizer;
 mod state_bytes;
-mod whole_parameters;
 
+pub use clip_grad_norm::clip_grad_norm;
 pub use element_wise::ElementWise;
 pub use fully_shard::{FullyShard, FullySharded, MixedPrecisionPolicy, ShardUnit, UnitPolicy};
+pub use loss_scale::LossScale;
+pub use norm_sum::NormSum;
 pub use shard_layout::{ShardLayout, ShardPiece};
 pub use shardable_optimizer::ShardableOptimizer;
 pub use sharded_optimizer::{ShardedOptimizer, ShardedOptimizerConfig};

@@ -140,6 +140,7 @@ fn parallelize(model: Gpt, arguments: &Arguments, group: &ProcessGroup) -> Resul
         let config = ShardedOptimizerConfig {
             bucket_sizes,
             average_micro_steps: true,
+            ..ShardedOptimizerConfig::default()
         };
         let (sharded, model) =
             ShardedOptimizer::wrap_with(model, optimizer.build(), group, config)?;

@@ -15,11 +15,11 @@ impl HostBuffer {
         }
     }
 
-    /// Writes (`first`) or adds the elements of `values` from element `start` on. 16-bit values go into
-    /// an f32 array exactly.
+    /// Writes (`first`) or adds the elements of `values` from element `start` on. Narrower values go into
+    /// an array of f32 or f64 exactly.
     ///
     /// # Panics
-    /// If the values do not fit, or are neither of this array's type nor 16-bit ones for an f32 array.
+    /// If the values do not fit, or are wider than this array's.
     pub fn put(&mut self, start: usize, values: &HostBuffer, first: bool) {
         let (dtype, size) = (self.dtype(), self.dtype().size());
         let place = start * size..(start + values.num_elements()) * size;
@@ -78,6 +78,15 @@ fn write(target: &mut [u8], values: &HostBuffer, dtype: DType, first: bool) {
         (to, from) if to == from && first => target.copy_from_slice(values.bytes()),
         (DType::F64, DType::F64) => accumulate::<f64, f64>(target, values.bytes(), first, |x| x),
         (DType::F32, DType::F32) => accumulate::<f32, f32>(target, values.bytes(), first, |x| x),
+        (DType::F64, DType::F32) => {
+            accumulate::<f64, f32>(target, values.bytes(), first, f64::from);
+        }
+        (DType::F64, DType::F16) => {
+            accumulate::<f64, half::f16>(target, values.bytes(), first, half::f16::to_f64);
+        }
+        (DType::F64, DType::BF16) => {
+            accumulate::<f64, half::bf16>(target, values.bytes(), first, half::bf16::to_f64);
+        }
         (DType::F32, DType::F16) => {
             accumulate::<f32, half::f16>(target, values.bytes(), first, half::f16::to_f32);
         }

@@ -240,6 +240,16 @@ impl FullyShard {
             ));
         }
         let policy = &self.mixed_precision;
+        let sums = [policy.reduce, policy.master].into_iter().flatten();
+        if let Some(dtype) = sums
+            .into_iter()
+            .find(|d| !matches!(d, DType::F32 | DType::F64))
+        {
+            return Err(DistError::config(
+                format!("rank {rank}: sums and master weights in {dtype:?}"),
+                "MixedPrecisionPolicy::reduce and master are f32 or f64",
+            ));
+        }
         let kinds: Vec<Kind> = specs
             .iter()
             .map(|spec| {

@@ -1,15 +1,17 @@
 //! [`FullySharded`]: what the training loop holds of a wrapped model.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::Module;
-use burn::optim::GradientsParams;
-use burn::tensor::Gradients;
-use burn_dist::{ProcessGroup, Result};
+use burn::module::{Module, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{DType, Gradients};
+use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
 use super::shard_context::ShardContext;
-use crate::ShardLayout;
+use crate::clip_grad_norm::{clip_factor, scale, sum_of_squares};
+use crate::{LossScale, NormSum, ShardLayout};
 
 /// Gradients, accumulation and errors of a model that [`FullyShard`](crate::FullyShard) wrapped.
 #[derive(Debug)]
@@ -80,6 +82,24 @@ impl FullySharded {
         Ok(GradientsParams::from_grads(gradients, model))
     }
 
+    /// Checks that an optimizer may step the wrapped model: one that stepped the model before it was
+    /// wrapped holds states of whole parameters. Local.
+    ///
+    /// # Errors
+    /// [`DistError::Config`].
+    pub fn check_optimizer(&self, optimizer: &ModuleOptimizer) -> Result<()> {
+        if self.context.passes() > 0 || optimizer.to_record().is_empty() {
+            return Ok(());
+        }
+        Err(DistError::config(
+            format!(
+                "rank {}: this optimizer has stepped before: its state is of whole parameters",
+                self.group().rank()
+            ),
+            "wrap the model first, and give it a new optimizer",
+        ))
+    }
+
     /// `Err` if the group failed, also inside a forward or backward pass, where an error cannot be
     /// returned and values turn to NaN.
     ///
@@ -91,5 +111,59 @@ impl FullySharded {
             Some(failure) => Err(failure),
             None => self.context.groups.check(),
         }
+    }
+
+    /// Scales gradients, as [`gradients`](Self::gradients) gave them, down to a norm of at most `max_norm`
+    /// over all parameters of the model together; returns them and the norm that they had, which is the
+    /// one of the unsharded model, bit for bit, on every rank. Parameters that are ignored do not count.
+    /// Collective: one small all_reduce.
+    ///
+    /// Gradients of a norm that is not finite are returned as they are.
+    ///
+    /// # Errors
+    /// What the group met.
+    pub fn clip_grad_norm<M: Module>(
+        &self,
+        mut gradients: GradientsParams,
+        model: &M,
+        max_norm: f64,
+    ) -> Result<(GradientsParams, f64)> {
+        let norm = self.sum_of_squares(&gradients, model)?.norm();
+        if let Some(factor) = clip_factor(norm, max_norm) {
+            scale(&mut gradients, model, factor);
+        }
+        Ok((gradients, norm))
+    }
+
+    /// Takes a loss scale off the gradients; `None` if a gradient of any rank is not finite: then all
+    /// ranks skip the step. Collective: one small all_reduce.
+    ///
+    /// # Errors
+    /// What the group met.
+    pub fn unscale<M: Module>(
+        &self,
+        mut gradients: GradientsParams,
+        model: &M,
+        loss_scale: &mut LossScale,
+    ) -> Result<Option<GradientsParams>> {
+        let overflow = self.sum_of_squares(&gradients, model)?.num_not_finite() > 0;
+        let factor = loss_scale.decide(overflow);
+        Ok(factor.map(|factor| {
+            scale(&mut gradients, model, factor);
+            gradients
+        }))
+    }
+
+    /// Over all ranks that hold different pieces; what is whole counts on the first.
+    fn sum_of_squares<M: Module>(&self, gradients: &GradientsParams, model: &M) -> Result<NormSum> {
+        let context = &self.context;
+        let managed = context.parameters.iter();
+        let counted: HashSet<ParamId> = managed
+            .filter(|managed| !context.is_whole(managed.unit) || self.group().index() == 0)
+            .map(|managed| managed.id)
+            .collect();
+        let sum = sum_of_squares(gradients, model, |id| counted.contains(&id));
+        let mut masters = context.parameters.iter().map(|managed| managed.master);
+        sum.all_reduce(self.group(), masters.any(|dtype| dtype == DType::F64))
     }
 }

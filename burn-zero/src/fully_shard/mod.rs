@@ -11,13 +11,14 @@
 //! | `parameter_version.rs` | the values of all parameters between two steps, and what is gathered of them |
 //! | `gather_order.rs` | which unit comes next |
 //! | `shard_context.rs` | groups, layout and marks of one wrapped model |
-//! | `gradient_sums.rs` | gradients in, this rank's part of their means out |
+//! | `gradient_sums.rs`, `gradient_shards.rs` | gradients in, this rank's part of their means out |
 
 mod attach;
 #[allow(clippy::module_inception)]
 mod fully_shard;
 mod fully_sharded;
 mod gather_order;
+mod gradient_shards;
 mod gradient_sums;
 mod mixed_precision_policy;
 mod parameter_version;

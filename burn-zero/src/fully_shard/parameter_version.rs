@@ -12,7 +12,7 @@ use burn_dist::communicator::{HostBuffer, Operation, Work};
 use burn_dist::{DistError, Result};
 
 use super::gather_order::Visit;
-use super::gradient_sums::Means;
+use super::gradient_shards::gradient_shards;
 use super::shard_context::ShardContext;
 
 /// How a version came from the one before.
@@ -342,63 +342,6 @@ impl ParameterSource for ParameterVersion {
             return Vec::new();
         };
         context.count_pass();
-        self.shards_of(&means)
-    }
-}
-
-impl ParameterVersion {
-    /// This rank's pieces of the mean gradients, in the type that each piece is kept in.
-    fn shards_of(&self, means: &Means) -> Vec<(LeafId, HostBuffer)> {
-        let context = &self.context;
-        let index = context.groups.shard.index();
-        let slots = lock(&self.slots);
-        let mut shards = Vec::new();
-        for (unit, part) in means.parts.iter().enumerate() {
-            let Some(part) = part else { continue };
-            let pieces: Vec<(usize, Range<usize>)> = match context.is_whole(unit) {
-                true => {
-                    let numbers = context.units[unit].parameters.iter();
-                    numbers
-                        .map(|&number| (number, context.parameters[number].place.clone()))
-                        .collect()
-                }
-                false => {
-                    let pieces = context.layout.pieces(unit, index).into_iter();
-                    let number = |piece: usize| context.units[unit].parameters[piece];
-                    pieces
-                        .map(|piece| (number(piece.parameter), piece.place))
-                        .collect()
-                }
-            };
-            for (number, place) in pieces {
-                if let Some(leaf) = slots[number].leaf.filter(|_| means.used[number]) {
-                    let master = context.parameters[number].master;
-                    shards.push((leaf, excerpt(part, place, master)));
-                }
-            }
-        }
-        shards
-    }
-}
-
-/// Some elements of an array of f32 or f64, in another element type.
-fn excerpt(part: &HostBuffer, place: Range<usize>, dtype: DType) -> HostBuffer {
-    let size = part.dtype().size();
-    let bytes = &part.bytes()[place.start * size..place.end * size];
-    match (part.dtype(), dtype) {
-        (DType::F32, DType::F64) => {
-            let values: &[f32] = bytemuck::cast_slice(bytes);
-            HostBuffer::from_values(values.iter().map(|&x| f64::from(x)).collect())
-        }
-        (DType::F64, DType::F32) => {
-            let values: &[f64] = bytemuck::cast_slice(bytes);
-            HostBuffer::from_values(values.iter().map(|&x| x as f32).collect())
-        }
-        (from, to) => {
-            debug_assert_eq!(from, to, "invariant: masters are f32 or f64");
-            let mut values = HostBuffer::zeros(from, vec![place.len()]);
-            values.bytes_mut().copy_from_slice(bytes);
-            values
-        }
+        gradient_shards(context, &means, |number| lock(&self.slots)[number].leaf)
     }
 }

@@ -71,9 +71,13 @@ impl UnitPolicy {
             units[unit].2 += parameter.bytes;
         }
         let mut joined: Vec<(ShardUnit, K, usize)> = Vec::new();
-        for (unit, kind, bytes) in units {
+        let total = units.len();
+        for (number, (unit, kind, bytes)) in units.into_iter().enumerate() {
+            let is_last = number + 1 == total;
             match joined.last_mut() {
-                Some((last, known, held)) if *known == kind && (*held < least || bytes < least) => {
+                Some((last, known, held))
+                    if *known == kind && (*held < least || is_last && bytes < least) =>
+                {
                     last.name = format!("{}..{}", last.first_name(), unit.name);
                     last.parameters.extend(unit.parameters);
                     *held += bytes;

@@ -1,14 +1,16 @@
 //! Parameters that each belong to one rank as a whole.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_dist::Result;
 use burn_dist::communicator::{HostBuffer, Operation, Work};
-use burn_dist::data_parallel::ParameterTable;
+use burn_dist::data_parallel::{DataParallel, ParameterTable};
 
-use crate::ShardedOptimizer;
+use super::ShardedOptimizer;
+use super::model_values::TakeValues;
 
 /// Deals whole parameters out: the largest first, each to the rank that has least so far.
 pub(crate) fn owners(table: &ParameterTable, ranks: usize) -> Vec<usize> {
@@ -27,9 +29,9 @@ pub(crate) fn owners(table: &ParameterTable, ranks: usize) -> Vec<usize> {
 }
 
 /// Drops the gradients of parameters that other ranks step.
-pub(crate) struct KeepOwn<'a> {
-    pub(crate) own: HashSet<ParamId>,
-    pub(crate) gradients: &'a mut GradientsParams,
+struct KeepOwn<'a> {
+    own: HashSet<ParamId>,
+    gradients: &'a mut GradientsParams,
 }
 
 impl ModuleVisitor for KeepOwn<'_> {
@@ -41,10 +43,10 @@ impl ModuleVisitor for KeepOwn<'_> {
 }
 
 /// Starts a broadcast of every trained parameter from its owner.
-pub(crate) struct Share<'a> {
-    pub(crate) sharded: &'a ShardedOptimizer,
-    pub(crate) works: Vec<(ParamId, DType, Device, Work)>,
-    pub(crate) seen: HashSet<ParamId>,
+struct Share<'a> {
+    sharded: &'a ShardedOptimizer,
+    works: Vec<(ParamId, DType, Device, Work)>,
+    seen: HashSet<ParamId>,
 }
 
 impl ModuleVisitor for Share<'_> {
@@ -70,4 +72,44 @@ impl ModuleVisitor for Share<'_> {
             .start(Operation::Broadcast { root }, input);
         self.works.push((param.id, dtype, device, work));
     }
+}
+
+/// The gradients of the parameters that this rank steps.
+pub(crate) fn drop_others<M: Module>(
+    parallel: &DataParallel,
+    owners: &[usize],
+    mut gradients: GradientsParams,
+    model: &M,
+) -> GradientsParams {
+    let index = parallel.group().index();
+    let specs = parallel.parameters().specs().iter().zip(owners);
+    let mut others = KeepOwn {
+        own: specs
+            .filter(|(_, owner)| **owner == index)
+            .map(|(spec, _)| spec.id)
+            .collect(),
+        gradients: &mut gradients,
+    };
+    model.visit(&mut others);
+    gradients
+}
+
+/// Gives every rank the parameters that their owners stepped. Collective.
+pub(crate) fn share<M: Module>(sharded: &ShardedOptimizer, model: M) -> Result<M> {
+    let mut share = Share {
+        sharded,
+        works: Vec::new(),
+        seen: HashSet::new(),
+    };
+    model.visit(&mut share);
+    let works = share.works;
+    let trained = works.iter().map(|(id, ..)| *id).collect();
+    let mut frames = TakeValues::new(trained);
+    let model = model.map(&mut frames);
+    let mut values = HashMap::new();
+    for (id, dtype, device, work) in works {
+        let data = TensorData::from(work.wait()?);
+        values.insert(id, Tensor::from_data(data, (&device, dtype)));
+    }
+    Ok(model.map(&mut frames.put(values)))
 }

@@ -108,3 +108,22 @@ impl ModuleMapper for WriteValues {
         })
     }
 }
+
+/// Casts trained parameters; each keeps what autodiff knew of it.
+pub(crate) struct CastTrained(pub(crate) DType);
+
+impl ModuleMapper for CastTrained {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.base().is_require_grad() {
+            return param;
+        }
+        param.map(|old| {
+            let checkpointing = old.gradient_checkpointing_strategy();
+            let mut new = Tensor::from_inner(old.inner().cast(self.0));
+            if let Some(strategy) = checkpointing {
+                new = new.with_gradient_checkpointing_strategy(strategy);
+            }
+            new.require_grad()
+        })
+    }
+}

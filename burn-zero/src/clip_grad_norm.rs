@@ -1,0 +1,93 @@
+//! [`clip_grad_norm`]: one norm over all gradients.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use burn_dist::communicator::HostBuffer;
+
+use crate::NormSum;
+
+/// Scales gradients down so that their norm, over all parameters of the model together, is at most
+/// `max_norm`; returns them and the norm that they had. Local: for gradients that are whole on this rank,
+/// as after [`DataParallel::sync`](burn_dist::data_parallel::DataParallel::sync).
+///
+/// Gradients of a norm that is not finite are returned as they are.
+///
+/// ([Pascanu et al., arXiv 1211.5063](https://arxiv.org/abs/1211.5063), algorithm 1; with 1e-6 added to
+/// the norm that is divided by, as in PyTorch.)
+pub fn clip_grad_norm<M: Module>(
+    mut gradients: GradientsParams,
+    model: &M,
+    max_norm: f64,
+) -> (GradientsParams, f64) {
+    let norm = sum_of_squares(&gradients, model, |_| true).norm();
+    if let Some(factor) = clip_factor(norm, max_norm) {
+        scale(&mut gradients, model, factor);
+    }
+    (gradients, norm)
+}
+
+/// What gradients of this norm are multiplied by, if anything.
+pub(crate) fn clip_factor(norm: f64, max_norm: f64) -> Option<f64> {
+    let factor = max_norm / (norm + 1e-6);
+    (norm.is_finite() && factor < 1.0).then_some(factor)
+}
+
+/// Of the gradients of some parameters, each once.
+pub(crate) fn sum_of_squares<M: Module>(
+    gradients: &GradientsParams,
+    model: &M,
+    counts: impl Fn(ParamId) -> bool,
+) -> NormSum {
+    struct Squares<'a, F> {
+        gradients: &'a GradientsParams,
+        counts: F,
+        seen: HashSet<ParamId>,
+        sum: NormSum,
+    }
+    impl<F: Fn(ParamId) -> bool> ModuleVisitor for Squares<'_, F> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !(self.counts)(param.id) || !self.seen.insert(param.id) {
+                return;
+            }
+            if let Some(gradient) = self.gradients.get::<D>(param.id) {
+                self.sum.add(&HostBuffer::from(gradient.into_data()));
+            }
+        }
+    }
+    let mut squares = Squares {
+        gradients,
+        counts,
+        seen: HashSet::new(),
+        sum: NormSum::new(),
+    };
+    model.visit(&mut squares);
+    squares.sum
+}
+
+/// Multiplies all gradients.
+pub(crate) fn scale<M: Module>(gradients: &mut GradientsParams, model: &M, factor: f64) {
+    struct Scale<'a> {
+        gradients: &'a mut GradientsParams,
+        factor: f64,
+        seen: HashSet<ParamId>,
+    }
+    impl ModuleVisitor for Scale<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.seen.insert(param.id) {
+                return;
+            }
+            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                let scaled = gradient.mul_scalar(self.factor);
+                self.gradients.register(param.id, scaled);
+            }
+        }
+    }
+    model.visit(&mut Scale {
+        gradients,
+        factor,
+        seen: HashSet::new(),
+    });
+}

@@ -1,0 +1,91 @@
+//! [`LossScale`]: keeps small gradients of f16 from vanishing.
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+use crate::clip_grad_norm::{scale, sum_of_squares};
+
+/// A factor on the loss, taken off the gradients again; it halves when a gradient overflows, and doubles
+/// after a while without.
+///
+/// All ranks hold the same scale and see the same decisions: an overflow on one rank skips the step and
+/// halves the scale on all.
+///
+/// ([Micikevicius et al., arXiv 1710.03740](https://arxiv.org/abs/1710.03740), section 3.2.)
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossScale {
+    /// The factor now: a power of two, so that no bit is lost.
+    pub scale: f64,
+    /// Steps without overflow after which the scale doubles.
+    pub growth_interval: usize,
+    /// Steps without overflow so far.
+    pub good_steps: usize,
+}
+
+impl Default for LossScale {
+    /// 65536, doubled every 2000 steps, as in PyTorch.
+    fn default() -> Self {
+        Self {
+            scale: 65536.0,
+            growth_interval: 2000,
+            good_steps: 0,
+        }
+    }
+}
+
+impl LossScale {
+    /// The loss to run backward from.
+    pub fn scale<const D: usize>(&self, loss: Tensor<D>) -> Tensor<D> {
+        loss.mul_scalar(self.scale)
+    }
+
+    /// Takes the scale off gradients that are whole on this rank; `None` if one of them is not finite:
+    /// then skip the step. Local; ranks that hold the same gradients decide alike.
+    pub fn unscale<M: Module>(
+        &mut self,
+        mut gradients: GradientsParams,
+        model: &M,
+    ) -> Option<GradientsParams> {
+        let overflow = sum_of_squares(&gradients, model, |_| true).num_not_finite() > 0;
+        let factor = self.decide(overflow)?;
+        scale(&mut gradients, model, factor);
+        Some(gradients)
+    }
+
+    /// What to multiply gradients by, or `None` to skip the step; adapts the scale.
+    pub(crate) fn decide(&mut self, overflow: bool) -> Option<f64> {
+        if overflow {
+            self.scale /= 2.0;
+            self.good_steps = 0;
+            return None;
+        }
+        let factor = 1.0 / self.scale;
+        self.good_steps += 1;
+        if self.good_steps >= self.growth_interval {
+            self.scale *= 2.0;
+            self.good_steps = 0;
+        }
+        Some(factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_halves_at_once_and_doubles_after_a_while() {
+        let mut scale = LossScale {
+            scale: 8.0,
+            growth_interval: 2,
+            good_steps: 0,
+        };
+        assert_eq!(scale.decide(false), Some(1.0 / 8.0));
+        assert_eq!(scale.decide(true), None);
+        assert_eq!((scale.scale, scale.good_steps), (4.0, 0));
+        assert_eq!(scale.decide(false), Some(0.25));
+        assert_eq!(scale.decide(false), Some(0.25));
+        assert_eq!((scale.scale, scale.good_steps), (8.0, 0));
+    }
+}

@@ -1,0 +1,21 @@
+//! ZeRO stages 1 and 2: whole parameters, each rank steps its part of them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `sharded_optimizer_config.rs` | the settings |
+//! | `sharded_optimizer.rs` | wrapping, and a step from outside |
+//! | `step_pieces.rs` | a step on equal parts of every unit |
+//! | `shard_module.rs` | a rank's pieces as the optimizer sees them |
+//! | `whole_parameters.rs` | a step on parameters that each belong to one rank |
+//! | `model_values.rs` | from a model's parameters to pieces and back |
+
+mod model_values;
+mod shard_module;
+#[allow(clippy::module_inception)]
+mod sharded_optimizer;
+mod sharded_optimizer_config;
+mod step_pieces;
+mod whole_parameters;
+
+pub use sharded_optimizer::ShardedOptimizer;
+pub use sharded_optimizer_config::ShardedOptimizerConfig;

@@ -1,0 +1,28 @@
+//! [`ShardedOptimizerConfig`]: how a sharded optimizer works.
+
+use burn::tensor::Device;
+use burn_dist::data_parallel::BucketSizes;
+
+use crate::{LossScale, MixedPrecisionPolicy};
+
+/// How a [`ShardedOptimizer`](crate::ShardedOptimizer) works.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ShardedOptimizerConfig {
+    /// Target sizes of the units in which gradients are reduced and parameters gathered.
+    pub bucket_sizes: BucketSizes,
+    /// `true`: the gradient is the mean over ranks and micro-steps; `false` (default): the mean over
+    /// ranks of the sum over micro-steps.
+    pub average_micro_steps: bool,
+    /// Element types; `reduce` is f32 for 16-bit parameters. Master weights need an element-wise
+    /// optimizer.
+    pub mixed_precision: MixedPrecisionPolicy,
+    /// Gradients are scaled down to this norm, over all parameters together.
+    pub max_grad_norm: Option<f64>,
+    /// The scale that the caller's losses carry, for f16: see
+    /// [`ShardedOptimizer::scale`](crate::ShardedOptimizer::scale).
+    pub loss_scale: Option<LossScale>,
+    /// Where the optimizer's state and its copy of the parameters lie, and where the step runs:
+    /// `Some(Device::flex())` keeps them in host memory while the model is on another device. On the
+    /// model's own device it changes nothing but for that copy. Needs an element-wise optimizer.
+    pub offload: Option<Device>,
+}
