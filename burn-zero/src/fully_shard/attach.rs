@@ -10,7 +10,8 @@ use burn_dist::data_parallel::{ParameterSpec, ParameterTable};
 use burn_dist::{DistError, Result};
 
 use super::parameter_version::ParameterVersion;
-use super::shard_context::{ShardContext, ShardGroups};
+use super::shard_context::ShardContext;
+use super::shard_groups::ShardGroups;
 use super::sharded_parameter::ShardedParameter;
 
 /// Gives all ranks the values of index 0, one parameter at a time, and keeps this rank's pieces. Lazy

@@ -12,7 +12,8 @@ use burn_dist::{DistError, ProcessGroup, Result};
 use super::attach::{Attach, ReadUnmanaged, from_root, is_root};
 use super::fully_sharded::FullySharded;
 use super::parameter_version::ParameterVersion;
-use super::shard_context::{ContextOptions, ManagedParameter, ShardContext, ShardGroups};
+use super::shard_context::{ContextOptions, ManagedParameter, ShardContext};
+use super::shard_groups::ShardGroups;
 use super::unit_policy::Planned;
 use super::{MixedPrecisionPolicy, ShardUnit, UnitPolicy};
 use crate::ShardLayout;
@@ -157,7 +158,7 @@ impl FullyShard {
     /// differ; else what a group met.
     pub fn wrap<M: Module>(self, model: M) -> Result<(FullySharded, M)> {
         let table = ParameterTable::of_lazy(&model)?;
-        check_grid(&self.groups)?;
+        self.groups.check_grid()?;
         table.verify(&self.groups.shard)?;
         if let Some(replicate) = &self.groups.replicate {
             table.verify(replicate)?;
@@ -368,36 +369,4 @@ fn in_batch_norm(spec: &ParameterSpec, table: &ParameterTable) -> bool {
     };
     let state = format!("{parent}.running_mean");
     table.specs().iter().any(|spec| spec.name == state)
-}
-
-/// Shards and replicas must be the rows and columns of one grid.
-fn check_grid(groups: &ShardGroups) -> Result<()> {
-    let (shard, Some(replicate)) = (&groups.shard, &groups.replicate) else {
-        return Ok(());
-    };
-    let common: Vec<usize> = shard
-        .ranks()
-        .iter()
-        .copied()
-        .filter(|rank| replicate.ranks().contains(rank))
-        .collect();
-    let columns = shard.all_gather_values(vec![replicate.size() as u64])?;
-    let rows = replicate.all_gather_values(vec![shard.size() as u64, shard.index() as u64])?;
-    let place = vec![shard.size() as u64, shard.index() as u64];
-    let alike = columns
-        .iter()
-        .all(|size| size[0] == replicate.size() as u64)
-        && rows.iter().all(|row| *row == place);
-    if common == [shard.rank()] && alike {
-        return Ok(());
-    }
-    Err(DistError::config(
-        format!(
-            "rank {}: the group of shards {:?} and the group of replicas {:?} are not a row and a column of one mesh",
-            shard.rank(),
-            shard.ranks(),
-            replicate.ranks()
-        ),
-        "take both from one DeviceMesh: the axes DpShard and DpReplicate",
-    ))
 }

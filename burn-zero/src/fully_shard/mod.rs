@@ -10,7 +10,8 @@
 //! | `sharded_parameter.rs` | how a parameter is a shard and acts whole |
 //! | `parameter_version.rs` | the values of all parameters between two steps, and what is gathered of them |
 //! | `gather_order.rs` | which unit comes next |
-//! | `shard_context.rs` | groups, layout and marks of one wrapped model |
+//! | `shard_context.rs` | layout and marks of one wrapped model |
+//! | `shard_groups.rs` | its ranks |
 //! | `gradient_sums.rs`, `gradient_shards.rs` | gradients in, this rank's part of their means out |
 
 mod attach;
@@ -23,6 +24,7 @@ mod gradient_sums;
 mod mixed_precision_policy;
 mod parameter_version;
 mod shard_context;
+mod shard_groups;
 mod sharded_parameter;
 mod unit_policy;
 

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use burn::module::ParamId;
 use burn::tensor::{DType, Device};
 use burn_dist::backend::{self, BackwardMark, Ladder, MarkTensor, ParameterSource, RungTensor};
-use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::gather_order::GatherOrder;
 use super::gradient_sums::GradientSums;
+use super::shard_groups::ShardGroups;
 use super::unit_policy::ShardUnit;
 use crate::ShardLayout;
 
@@ -34,32 +34,6 @@ pub(crate) struct ManagedParameter {
 impl ManagedParameter {
     pub(crate) fn num_elements(&self) -> usize {
         self.place.len()
-    }
-}
-
-/// Groups over which a model is split and repeated.
-#[derive(Debug, Clone)]
-pub(crate) struct ShardGroups {
-    pub(crate) shard: ProcessGroup,
-    pub(crate) replicate: Option<ProcessGroup>,
-}
-
-impl ShardGroups {
-    /// Ranks that the mean is taken over.
-    pub(crate) fn num_ranks(&self) -> usize {
-        self.shard.size() * self.replicate.as_ref().map_or(1, ProcessGroup::size)
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        self.shard.check()?;
-        self.replicate.as_ref().map_or(Ok(()), ProcessGroup::check)
-    }
-
-    pub(crate) fn abort(&self, cause: &DistError) {
-        self.shard.abort(cause.clone());
-        if let Some(group) = &self.replicate {
-            group.abort(cause.clone());
-        }
     }
 }
 
