@@ -1,17 +1,32 @@
 //! ZeRO stage 3: the same bits as one rank in the same grouping, for models that know nothing of it.
 #![warn(missing_docs)]
 
+#[path = "fully_shard/hybrid.rs"]
+mod hybrid;
+#[path = "fully_shard/misuse.rs"]
+mod misuse;
 #[path = "zero/models.rs"]
 mod models;
 #[path = "fully_shard/runs.rs"]
 mod runs;
+#[path = "fully_shard/stack.rs"]
+mod stack;
+#[path = "fully_shard/traffic.rs"]
+mod traffic;
+#[path = "zero/wide.rs"]
+mod wide;
 
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use models::{Convolutional, Encoder, Partly, Recurrent, Tied};
 use runs::check;
 
-fn adamw() -> ModuleOptimizer {
+pub(crate) fn adamw() -> ModuleOptimizer {
     AdamWConfig::new().with_weight_decay(0.1).init()
+}
+
+#[test]
+fn a_chain_of_layers() {
+    check::<stack::Stack>(adamw);
 }
 
 #[test]

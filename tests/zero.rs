@@ -4,6 +4,8 @@
 
 #[path = "zero/models.rs"]
 mod models;
+#[path = "zero/wide.rs"]
+mod wide;
 
 use std::sync::Mutex;
 
@@ -19,8 +21,9 @@ use burn_dist::{DistError, ProcessGroup, Result};
 use burn_zero::{
     ShardableOptimizer, ShardedOptimizer, ShardedOptimizerConfig, StateBytes, ZeroStage,
 };
-use models::{Convolutional, Encoder, Partly, Recurrent, Tied, Toy, Wide};
+use models::{Convolutional, Encoder, Partly, Recurrent, Tied, Toy};
 use tests::run_group;
+use wide::Wide;
 
 /// The bits of all trained parameters, in their order.
 fn bits<M: Module>(model: &M) -> Vec<Vec<u8>> {
