@@ -7,6 +7,8 @@ mod hybrid;
 mod misuse;
 #[path = "zero/models.rs"]
 mod models;
+#[path = "fully_shard/precision.rs"]
+mod precision;
 #[path = "fully_shard/runs.rs"]
 mod runs;
 #[path = "fully_shard/stack.rs"]

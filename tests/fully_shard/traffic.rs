@@ -259,7 +259,7 @@ fn lazy_parameters_are_drawn_on_the_first_rank_only() {
     });
     let ones: Vec<u8> = [1f32; 30].iter().flat_map(|x| x.to_ne_bytes()).collect();
     for found in found {
-        assert_eq!(found.expect("no fault"), [ones.clone()]);
+        assert_eq!(found.expect("no fault"), std::slice::from_ref(&ones));
     }
     assert_eq!(*drawn.lock().expect("not poisoned"), [0]);
 }
