@@ -98,6 +98,71 @@ fn n_ranks_are_one_bit_for_bit() {
 }
 
 #[test]
+fn every_stage_is_one_rank_bit_for_bit() {
+    for (ranks, micro) in [("2", "2"), ("3", "1")] {
+        let steps = ["--micro-batches", micro, "--clip", "0.5"];
+        let alone = [&["--as-ranks", ranks][..], &steps].concat();
+        let one = report(&alone, &text());
+        for zero in ["0", "1", "2", "3"] {
+            for how in [&["--threads"][..], &["--recompute"]] {
+                let run = [&["--ranks", ranks, "--zero", zero][..], &steps, how].concat();
+                assert_same_numbers(&one, &report(&run, &text()), &format!("{run:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_of_shards_are_one_rank_bit_for_bit() {
+    for (grouping, ranks, replicas) in [("2x2", "4", "2"), ("3x2", "6", "3")] {
+        let one = report(&["--as-ranks", grouping, "--clip", "0.5"], &text());
+        let run = [
+            "--ranks",
+            ranks,
+            "--zero",
+            "3",
+            "--replicate",
+            replicas,
+            "--clip",
+            "0.5",
+        ];
+        let many = report(&[&run[..], &["--threads"]].concat(), &text());
+        assert_same_numbers(&one, &many, grouping);
+    }
+    let one = report(&["--as-ranks", "2x2", "--micro-batches", "3"], &text());
+    let run = [
+        "--ranks",
+        "4",
+        "--zero",
+        "3",
+        "--replicate",
+        "2",
+        "--micro-batches",
+        "3",
+    ];
+    assert_same_numbers(&one, &report(&run, &text()), "processes");
+}
+
+#[test]
+fn sixteen_bits_are_the_same_in_every_stage() {
+    let one = report(&["--as-ranks", "2", "--dtype", "bf16"], &text());
+    let full = report(&["--as-ranks", "2"], &text());
+    assert_ne!(one["loss_bits"], full["loss_bits"]);
+    for zero in ["0", "1", "2", "3"] {
+        let run = [
+            "--ranks",
+            "2",
+            "--zero",
+            zero,
+            "--dtype",
+            "bf16",
+            "--threads",
+        ];
+        assert_same_numbers(&one, &report(&run, &text()), zero);
+    }
+}
+
+#[test]
 fn the_loss_falls() {
     let report = report(&["--steps", "40", "--lr", "0.01"], &text());
     let losses: Vec<f64> = report["losses"]
@@ -117,7 +182,7 @@ fn bad_input_is_one_line_and_code_2() {
     let empty = empty.to_str().expect("plain letters");
     let text = text();
     let text = text.to_str().expect("plain letters");
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["--data", "/no/such/file"], "/no/such/file"),
         (&["--data", empty], "holds no text"),
         (
@@ -139,6 +204,19 @@ fn bad_input_is_one_line_and_code_2() {
         ),
         (&["--data", text, "--seq", "4000"], "a longer text"),
         (&["--algorithm", "gossip"], "gossip"),
+        (&["--replicate", "2"], "--replicate 2 with --zero 0"),
+        (
+            &["--zero", "3", "--replicate", "3", "--ranks", "2"],
+            "--replicate 3 does not divide",
+        ),
+        (&["--clip", "0"], "--clip is not a positive number"),
+        (
+            &["--zero", "3", "--no-overlap"],
+            "--zero 3 with --no-overlap",
+        ),
+        (&["--zero", "4"], "4"),
+        (&["--dtype", "f8"], "f8"),
+        (&["--ranks", "1", "--as-ranks", "2by2"], "2by2"),
     ];
     for (arguments, word) in cases {
         let (code, _, error) = train_gpt(arguments, &[]);

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::activation::softmax;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::Gpt;
 
@@ -29,10 +29,10 @@ pub fn sample(
         let tokens = TensorData::new(tokens, [1, window.len()]);
         let logits_btv = model.forward(Tensor::<2, Int>::from_data(tokens, &device));
         let logits_v = logits_btv.slice([0..1, last..last + 1]).flatten::<1>(0, 2);
-        let chances = softmax(logits_v / TEMPERATURE, 0)
+        let chances = softmax(logits_v.cast(DType::F32) / TEMPERATURE, 0)
             .into_data()
             .try_to_vec::<f32>()
-            .expect("invariant: the model computes in f32");
+            .expect("invariant: cast to f32");
         // Knuth's MMIX generator: the upper bits are good enough to draw letters with.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -6,6 +6,8 @@ use burn_dist::communicator::Algorithm;
 use burn_dist::{DistError, Result};
 use clap::{Parser, ValueEnum};
 
+use super::Grouping;
+
 /// Train a byte-level GPT, made of Burn's own layers, on several ranks.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "train_gpt", version, args_override_self = true)]
@@ -43,9 +45,10 @@ pub struct Arguments {
     /// Seed of parameters and of the order of the data
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// With one rank: sum micro-batches in the grouping of N ranks, to compare bits
-    #[arg(long, value_name = "N")]
-    pub as_ranks: Option<usize>,
+    /// With one rank: sum micro-batches in the grouping of N ranks, or of R replicas of S shards, to
+    /// compare bits
+    #[arg(long, value_name = "N|RxS")]
+    pub as_ranks: Option<Grouping>,
     /// A text file, or a folder of them; by default the sources of the Burn crates
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
@@ -56,9 +59,22 @@ pub struct Arguments {
     #[arg(long, default_value_t = 25_000_000, value_name = "BYTES")]
     pub bucket_bytes: usize,
     /// ZeRO: 0 whole replicas, 1 and 2 each rank keeps its part of the optimizer's state and of the
-    /// reduced gradients
-    #[arg(long, default_value_t = 0, value_name = "STAGE", value_parser = clap::value_parser!(u8).range(0..=2))]
+    /// reduced gradients, 3 and of the parameters
+    #[arg(long, default_value_t = 0, value_name = "STAGE", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub zero: u8,
+    /// With --zero 3: replicas, inside each of which parameters are split
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub replicate: usize,
+    /// Element type that the model computes in; bf16 steps master weights in f32
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: DTypeName,
+    /// Scale gradients down to this norm, over all parameters together
+    #[arg(long, value_name = "NORM")]
+    pub clip: Option<f64>,
+    /// Compute cheap operations again in the backward pass instead of keeping their results; with --zero 3
+    /// no view keeps gathered parameters either
+    #[arg(long)]
+    pub recompute: bool,
     /// Reduce each gradient on its own after the backward pass
     #[arg(long)]
     pub no_overlap: bool,
@@ -71,6 +87,15 @@ pub struct Arguments {
     /// Longest wait for other ranks within a step, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub step_timeout: u64,
+}
+
+/// `--dtype`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DTypeName {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 8 of them for the exponent.
+    Bf16,
 }
 
 /// `--algorithm`.
@@ -119,7 +144,7 @@ impl Arguments {
 
     /// How many ranks' micro-batches one rank computes: 1, or N with `--as-ranks N`.
     pub fn virtual_ranks(&self) -> usize {
-        self.as_ranks.unwrap_or(1)
+        self.as_ranks.map_or(1, |grouping| grouping.ranks())
     }
 
     /// Checks what can be checked before any rank starts.
@@ -137,6 +162,7 @@ impl Arguments {
             ("--hidden", self.hidden),
             ("--heads", self.heads),
             ("--steps", self.steps),
+            ("--replicate", self.replicate),
         ];
         if let Some((flag, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(DistError::config(format!("{flag} is 0"), "give at least 1"));
@@ -147,12 +173,7 @@ impl Arguments {
                 "leave --ranks out under a launcher",
             ));
         }
-        if self.zero > 0 && (self.no_overlap || self.as_ranks.is_some()) {
-            return Err(DistError::config(
-                format!("--zero {} with --no-overlap or --as-ranks", self.zero),
-                "these compare with --zero 0; the bits are the same",
-            ));
-        }
+        self.check_strategy(ranks)?;
         if self.virtual_ranks() > 1 && ranks > 1 {
             return Err(DistError::config(
                 format!("--as-ranks {} with {ranks} ranks", self.virtual_ranks()),
@@ -190,6 +211,53 @@ impl Arguments {
                 format!("--lr {} is not a positive number", self.lr),
                 "take one near 0.001",
             ));
+        }
+        Ok(())
+    }
+
+    fn check_strategy(&self, ranks: usize) -> Result<()> {
+        let refuse = |problem: String, hint: &str| Err(DistError::config(problem, hint));
+        if self.zero > 0 && (self.no_overlap || self.as_ranks.is_some()) {
+            return refuse(
+                format!("--zero {} with --no-overlap or --as-ranks", self.zero),
+                "these compare with --zero 0; the bits are the same",
+            );
+        }
+        if self.replicate > 1 && self.zero != 3 {
+            return refuse(
+                format!("--replicate {} with --zero {}", self.replicate, self.zero),
+                "replicas of shards are for --zero 3",
+            );
+        }
+        if !ranks.is_multiple_of(self.replicate) {
+            return refuse(
+                format!(
+                    "--replicate {} does not divide {ranks} ranks",
+                    self.replicate
+                ),
+                "every replica has as many ranks",
+            );
+        }
+        if self
+            .clip
+            .is_some_and(|norm| !(norm.is_finite() && norm > 0.0))
+        {
+            return refuse("--clip is not a positive number".into(), "take one near 1");
+        }
+        if self.dtype == DTypeName::Bf16 {
+            if self.no_overlap {
+                return refuse(
+                    "--dtype bf16 with --no-overlap".into(),
+                    "leave one of them out",
+                );
+            }
+            let replicas = self.as_ranks.map_or(1, |grouping| grouping.replicas);
+            if self.as_ranks.is_some() && (self.micro_batches > 1 || replicas > 1) {
+                return refuse(
+                    "--dtype bf16 with --as-ranks, and --micro-batches or replicas".into(),
+                    "compare one micro-batch per rank, in the grouping of N ranks",
+                );
+            }
         }
         Ok(())
     }

@@ -1,10 +1,16 @@
 //! The trainer behind `train_gpt`.
 
 mod arguments;
+mod gradient_groups;
+mod grouped_accumulator;
+mod grouping;
 mod progress;
 mod report;
+mod strategy;
+mod traffic_formula;
 mod trainer;
 
-pub use arguments::Arguments;
+pub use arguments::{AlgorithmName, Arguments, DTypeName};
+pub use grouping::Grouping;
 pub use report::{BytesPerStep, Report};
 pub use trainer::{prepare, train};

@@ -1,25 +1,22 @@
 //! The training loop of `train_gpt`, the same for every number of ranks.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use burn::data::dataset::Dataset;
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Device;
-use burn_dist::communicator::{HostBuffer, Operation, RecordingCommunicator, ReduceOp};
+use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
 use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
-use burn_dist::data_parallel::{
-    BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel, ParameterTable,
-    RankOrderAccumulator, parameter_hash,
-};
+use burn_dist::data_parallel::{ParameterTable, parameter_hash};
 use burn_dist::{DistError, ProcessGroup, Result, World};
-use burn_zero::{ShardedOptimizer, ShardedOptimizerConfig};
 
+use super::gradient_groups::GradientGroups;
 use super::progress::Progress;
+use super::strategy::Strategy;
+use super::traffic_formula::{bytes_of_all_ranks, num_parameters};
 use super::{Arguments, BytesPerStep, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
-use crate::text::{Corpus, WindowDataset, token_batch};
+use crate::text::{Corpus, WindowDataset};
 
 /// Checks the arguments and reads the text, before any rank starts.
 ///
@@ -49,30 +46,20 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
     Ok(corpus)
 }
 
-/// How one optimizer step comes about.
-enum Strategy {
-    Overlapped(DataParallel, ModuleOptimizer),
-    Plain(NaiveDataParallel, ModuleOptimizer),
-    Sharded(ShardedOptimizer),
-    /// One rank in the grouping of many.
-    AsRanks(usize, ModuleOptimizer),
-}
-
 /// Trains over all ranks of `world`; the report is the same on every rank.
 ///
 /// # Errors
 /// What the arguments, the text or a group met.
 pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Report> {
-    let gradients = world.whole()?;
-    let gradients = ProcessGroup::new(Arc::new(RecordingCommunicator::new(
-        gradients.communicator().clone(),
-    )));
-    // A group of its own, so that the gradients' bytes are counted alone.
+    let groups = GradientGroups::new(world, arguments.replicate)?;
     let metrics = world.whole()?;
-    let device = Device::flex().autodiff();
+    let mut device = Device::flex().autodiff();
+    if arguments.recompute {
+        device = device.gradient_checkpointing();
+    }
     let model = in_turn(&metrics, || initialize(arguments, &device))?;
-    let (strategy, model) = parallelize(model, arguments, &gradients)?;
-    let before = gradients.traffic();
+    let (strategy, model) = Strategy::parallelize(model, arguments, &groups)?;
+    let before = groups.sent();
     let mut trainer = Trainer {
         arguments,
         device: device.clone(),
@@ -82,12 +69,20 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
         metrics: metrics.clone(),
     };
     let progress = Progress::new(world.rank(), arguments.steps);
-    let run = trainer.run(model, &progress, || {
-        (&gradients.traffic() - &before).total_sent()
-    })?;
+    let mut run = trainer.run(model, &progress, || groups.sent() - before)?;
     progress.end();
-    let sent = (&gradients.traffic() - &before).total_sent();
-    let formula = trainer.bytes_of_all_ranks(&run.model);
+    let sent = groups.sent() - before;
+    let gathers = trainer.strategy.gathers();
+    // From here on the model is whole, on every rank.
+    run.model = run.model.materialize();
+    let formula = bytes_of_all_ranks(
+        &trainer.strategy,
+        &run.model,
+        arguments,
+        metrics.size() as u64,
+        groups.num_replicas() as u64,
+        &gathers,
+    );
     let report = report(&run, arguments, &metrics, sent, formula)?;
     if world.rank() == 0 {
         if let Some(path) = &arguments.json {
@@ -122,42 +117,12 @@ fn initialize(arguments: &Arguments, device: &Device) -> Result<Gpt> {
         .with_hidden(arguments.hidden)
         .with_heads(arguments.heads)
         .init(device);
-    // Burn draws parameters when they are first read; reading the table draws them now.
-    ParameterTable::of(&model)?;
+    // Burn draws parameters when they are first read; reading the table draws them now. Stage 3 draws them
+    // on the first rank, one at a time.
+    if arguments.zero < 3 {
+        ParameterTable::of(&model)?;
+    }
     Ok(model)
-}
-
-fn parallelize(model: Gpt, arguments: &Arguments, group: &ProcessGroup) -> Result<(Strategy, Gpt)> {
-    let optimizer = AdamWConfig::new();
-    if let Some(ranks) = arguments.as_ranks {
-        return Ok((Strategy::AsRanks(ranks, optimizer.init()), model));
-    }
-    let bucket_sizes = BucketSizes {
-        first: arguments.bucket_bytes.min(1_000_000),
-        rest: arguments.bucket_bytes,
-    };
-    if arguments.zero > 0 {
-        let config = ShardedOptimizerConfig {
-            bucket_sizes,
-            average_micro_steps: true,
-            ..ShardedOptimizerConfig::default()
-        };
-        let (sharded, model) =
-            ShardedOptimizer::wrap_with(model, optimizer.build(), group, config)?;
-        return Ok((Strategy::Sharded(sharded), model));
-    }
-    let config = DataParallelConfig {
-        bucket_sizes,
-        average_micro_steps: true,
-        ..DataParallelConfig::default()
-    };
-    let (parallel, wrapped) = DataParallel::wrap_with(model, group, config)?;
-    let optimizer = optimizer.init();
-    if arguments.no_overlap {
-        let naive = NaiveDataParallel::new(group).with_micro_steps(arguments.micro_batches);
-        return Ok((Strategy::Plain(naive, optimizer), wrapped.materialize()));
-    }
-    Ok((Strategy::Overlapped(parallel, optimizer), wrapped))
 }
 
 fn sampler(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<DistributedSampler> {
@@ -197,7 +162,10 @@ impl Trainer<'_> {
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
         for step in 0..self.arguments.steps {
             let start = Instant::now();
-            let (loss, stepped) = self.step(model, step)?;
+            let micro_batches = self.micro_batches(step)?;
+            let strategy = &mut self.strategy;
+            let (loss, stepped) =
+                strategy.step(model, &micro_batches, self.arguments, &self.device)?;
             model = stepped;
             let loss = self.mean_loss(&loss)?;
             losses.push(loss);
@@ -212,96 +180,13 @@ impl Trainer<'_> {
         })
     }
 
-    /// Losses of this rank's micro-batches, one list per rank that it computes for, and the model
-    /// after the step.
-    fn step(&mut self, model: Gpt, step: usize) -> Result<(Vec<Vec<f32>>, Gpt)> {
-        let micro_batches = self.micro_batches(step)?;
-        let (lr, device) = (self.arguments.lr, &self.device);
-        let loss_of = |model: &Gpt, windows: &[Vec<u8>], losses: &mut Vec<f32>| {
-            let (tokens, targets) = token_batch(windows, device);
-            let loss = model.loss(tokens, targets);
-            losses.push(loss.clone().into_scalar::<f32>());
-            loss
-        };
-        let mut losses = Vec::new();
-        let (last, first) = micro_batches
-            .split_last()
-            .expect("invariant: at least one micro-batch");
-        match &mut self.strategy {
-            Strategy::Overlapped(parallel, optimizer) => {
-                for windows in first {
-                    let loss = loss_of(&model, windows, &mut losses);
-                    parallel.no_sync(|| loss.backward());
-                }
-                let loss = loss_of(&model, last, &mut losses);
-                let gradients = parallel.sync(loss.backward(), &model)?;
-                Ok((vec![losses], optimizer.step(lr, model, gradients)))
-            }
-            Strategy::Sharded(sharded) => {
-                for windows in first {
-                    let loss = loss_of(&model, windows, &mut losses);
-                    sharded.no_sync(|| loss.backward());
-                }
-                let loss = loss_of(&model, last, &mut losses);
-                let model = sharded.step(lr, model, loss.backward())?;
-                Ok((vec![losses], model))
-            }
-            Strategy::Plain(parallel, optimizer) => {
-                let mut accumulator = GradientsAccumulator::new();
-                for windows in &micro_batches {
-                    let loss = loss_of(&model, windows, &mut losses);
-                    let gradients = GradientsParams::from_grads(loss.backward(), &model);
-                    accumulator.accumulate(&model, gradients);
-                }
-                let gradients = parallel.sync(accumulator.grads(), &model)?;
-                Ok((vec![losses], optimizer.step(lr, model, gradients)))
-            }
-            Strategy::AsRanks(_, optimizer) => {
-                let mut accumulator = RankOrderAccumulator::new();
-                let mut all = Vec::new();
-                for rank in micro_batches.chunks(self.arguments.micro_batches) {
-                    let mut losses = Vec::new();
-                    for windows in rank {
-                        let loss = loss_of(&model, windows, &mut losses);
-                        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-                        accumulator.add(&model, gradients);
-                    }
-                    accumulator.end_rank(&model);
-                    all.push(losses);
-                }
-                let gradients = accumulator.mean(&model);
-                Ok((all, optimizer.step(lr, model, gradients)))
-            }
-        }
-    }
-
-    /// Bytes that all ranks together send in a step, by formula.
-    fn bytes_of_all_ranks(&self, model: &Gpt) -> u64 {
-        let ranks = self.metrics.size() as u64;
-        let size = size_of::<f32>() as u64;
-        let twice = |bytes: u64| 2 * bytes * (ranks - 1);
-        match &self.strategy {
-            Strategy::Sharded(sharded) => {
-                let held = sharded.layout().held_by_each() as u64 * ranks;
-                // And a byte per parameter to know whether any rank used it.
-                twice(held * size) + twice(num_tensors(model))
-            }
-            // The plain twin asks for each parameter whether any rank used it: one byte.
-            Strategy::Plain(..) => twice(num_parameters(model) * size) + twice(num_tensors(model)),
-            Strategy::Overlapped(..) | Strategy::AsRanks(..) => twice(num_parameters(model) * size),
-        }
-    }
-
     /// The windows of each micro-batch that this rank computes in a step.
     fn micro_batches(&self, step: usize) -> Result<Vec<Vec<Vec<u8>>>> {
         let batch = self.arguments.batch;
         let items = self
             .sampler
             .local_batch(step as u64 * batch as u64, batch)?;
-        let ranks_here = match self.strategy {
-            Strategy::AsRanks(ranks, _) => ranks,
-            _ => 1,
-        };
+        let ranks_here = self.arguments.virtual_ranks();
         let size = items.len() / (ranks_here * self.arguments.micro_batches);
         Ok(items
             .chunks(size)
@@ -322,21 +207,6 @@ impl Trainer<'_> {
             .to_values::<f32>()[0];
         Ok(total / (count * self.metrics.size()) as f32)
     }
-}
-
-/// Parameters of a model without its wrappers.
-fn parameters(model: &Gpt) -> ParameterTable {
-    ParameterTable::of(&model.clone().materialize()).expect("invariant: nothing is wrapped")
-}
-
-fn num_tensors(model: &Gpt) -> u64 {
-    parameters(model).specs().len() as u64
-}
-
-fn num_parameters(model: &Gpt) -> u64 {
-    let table = parameters(model);
-    let elements = table.specs().iter().map(|spec| spec.num_elements());
-    elements.sum::<usize>() as u64
 }
 
 fn report(
@@ -364,12 +234,12 @@ fn report(
         parameter_hash: parameter_hash(&run.model),
         bytes_per_step: BytesPerStep {
             measured: per_rank(total_sent) / arguments.steps as f64,
-            formula: per_rank(formula),
+            formula: per_rank(formula) / arguments.steps as f64,
         },
         tokens_per_second: (arguments.batch * arguments.seq) as f64 / step_seconds,
         step_seconds,
         peak_rss_bytes: rss.into_iter().flatten().collect(),
-        num_parameters: num_parameters(&run.model) as usize,
+        num_parameters: num_parameters(&run.model),
     })
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use burn::module::{ModuleVisitor, Param, ParamId, Reparameterizer};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId, Reparameterizer};
+use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor, TensorData};
 use burn_dist::communicator::{HostBuffer, Operation};
 use burn_dist::data_parallel::{ParameterSpec, ParameterTable};
 use burn_dist::{DistError, Result};
@@ -186,5 +186,23 @@ impl Reparameterizer for &mut Attach<'_> {
         let stand_in = self.stand_in(&shape, dtype);
         let base = emptied(param, ParamId::new()).map(|_| stand_in);
         (base, Some(piece))
+    }
+}
+
+/// Gives tracked tensors back the device's way of keeping what the backward pass needs, which a model
+/// loses on its way through validation.
+pub(crate) struct Recheckpoint(pub(crate) GradientCheckpointingStrategy);
+
+impl ModuleMapper for Recheckpoint {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            if !tensor.is_autodiff() {
+                return tensor;
+            }
+            let requires_grad = tensor.is_require_grad();
+            Tensor::from_inner(tensor.inner())
+                .with_gradient_checkpointing_strategy(self.0)
+                .set_require_grad(requires_grad)
+        })
     }
 }

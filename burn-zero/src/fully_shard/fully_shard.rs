@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::module::{Module, ParamGroup, ParamId};
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 use burn_dist::communicator::HostBuffer;
 use burn_dist::data_parallel::{ParameterSpec, ParameterTable, broadcast_buffers};
 use burn_dist::{DistError, ProcessGroup, Result};
 
-use super::attach::{Attach, ReadUnmanaged, from_root, is_root};
+use super::attach::{Attach, ReadUnmanaged, Recheckpoint, from_root, is_root};
 use super::fully_sharded::FullySharded;
 use super::parameter_version::ParameterVersion;
 use super::shard_context::{ContextOptions, ManagedParameter, ShardContext};
@@ -120,6 +120,11 @@ impl FullyShard {
 
     /// `true` (default): a unit is let go after its forward pass and gathered again for its backward
     /// pass; `false`: it is kept.
+    ///
+    /// A unit lives as long as anything that looks into it. Burn keeps weights of linear layers as views
+    /// from the forward to the backward pass if their input has three dims or more and its rows are not
+    /// worth merging; on a device with `gradient_checkpointing()` it makes such views again, and the unit
+    /// goes.
     pub fn reshard_after_forward(mut self, reshard: bool) -> Self {
         self.options.reshard_after_forward = reshard;
         self
@@ -186,7 +191,13 @@ impl FullyShard {
         };
         let model = attached(model, &mut attach)?;
         // A running state is shared between clones; this pair gives this rank its own.
-        Ok((FullySharded::new(context), model.valid().train()))
+        let model = model.valid().train();
+        let probe: Tensor<1> = Tensor::zeros([1], &context.device);
+        let model = match probe.gradient_checkpointing_strategy() {
+            Some(strategy) => model.map(&mut Recheckpoint(strategy)),
+            None => model,
+        };
+        Ok((FullySharded::new(context), model))
     }
 
     /// The first rank's values of what is neither split nor ignored.

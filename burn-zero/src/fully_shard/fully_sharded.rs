@@ -54,6 +54,11 @@ impl FullySharded {
                 .sum::<usize>()
     }
 
+    /// How often each unit was gathered so far, in the order of [`units`](Self::units).
+    pub fn gathers(&self) -> Vec<u64> {
+        self.context.gathers()
+    }
+
     /// Runs a backward pass whose gradients stay on this rank, whole: they are added up and travel with
     /// the next pass outside. It gathers parameters as any pass does. Local but for that.
     ///

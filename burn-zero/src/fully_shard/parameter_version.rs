@@ -229,6 +229,7 @@ impl ParameterVersion {
             context.units[unit].name,
             context.passes()
         );
+        context.count_gather(unit);
         Ok(group.start_for(label, Operation::AllGather, own))
     }
 

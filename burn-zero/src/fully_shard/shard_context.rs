@@ -53,6 +53,8 @@ pub(crate) struct ShardContext {
     marks: Marks,
     /// Backward passes that have ended.
     passes: AtomicU64,
+    /// Gathers started, by unit.
+    gathers: Vec<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -106,6 +108,7 @@ impl ShardContext {
         let sums = GradientSums::new(&parameters, sum_dtypes, options.average_micro_steps);
         Self {
             marks: Marks::new(&device, &units),
+            gathers: units.iter().map(|_| AtomicU64::new(0)).collect(),
             groups,
             device,
             parameters,
@@ -155,5 +158,14 @@ impl ShardContext {
 
     pub(crate) fn count_pass(&self) {
         self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_gather(&self, unit: usize) {
+        self.gathers[unit].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gathers(&self) -> Vec<u64> {
+        let gathers = self.gathers.iter();
+        gathers.map(|count| count.load(Ordering::Relaxed)).collect()
     }
 }

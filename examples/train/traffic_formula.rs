@@ -1,0 +1,112 @@
+//! Bytes that all ranks together send in a run, by formula.
+
+use burn::module::Module;
+use burn_dist::data_parallel::ParameterTable;
+use burn_zero::FullySharded;
+
+use super::Arguments;
+use super::arguments::DTypeName;
+use super::strategy::Strategy;
+use crate::gpt::Gpt;
+
+/// Bytes of a norm's exact sum: 255 exponents in four words each, and a count.
+const NORM: u64 = (255 * 4 + 1) * 8;
+
+/// Of `ranks` ranks in `replicas` replicas; `model` is whole. `gathers` tells how often each unit of stage
+/// 3 was gathered.
+pub(super) fn bytes_of_all_ranks(
+    strategy: &Strategy,
+    model: &Gpt,
+    arguments: &Arguments,
+    ranks: u64,
+    replicas: u64,
+    gathers: &[u64],
+) -> u64 {
+    let steps = arguments.steps as u64;
+    let table = parameters(model);
+    let tensors = table.specs().len() as u64;
+    let elements = num_parameters(model) as u64;
+    let size = size_of::<f32>() as u64;
+    // What an all_reduce sends.
+    let twice = |bytes: u64| 2 * bytes * (ranks - 1);
+    let per_step = match strategy {
+        Strategy::Sharded(sharded) => {
+            let held = sharded.layout().held_by_each() as u64 * ranks;
+            let reduced = held * size * (ranks - 1);
+            let gathered = held * compute_size(arguments) * (ranks - 1);
+            let norm = arguments.clip.map_or(0, |_| twice(NORM));
+            // And a byte per parameter to know whether any rank used it.
+            reduced + gathered + twice(tensors) + norm
+        }
+        Strategy::Fully(sharded, _) => fully_sharded(sharded, tensors, arguments, ranks, replicas),
+        // The plain twin asks for each parameter whether any rank used it: one byte.
+        Strategy::Plain(..) => twice(elements * size) + twice(tensors),
+        Strategy::Overlapped(..) | Strategy::AsRanks(..) => twice(elements * size),
+    };
+    let gathered = match strategy {
+        Strategy::Fully(sharded, _) => {
+            let shards = ranks / replicas;
+            let padded = |unit| sharded.layout().part_len(unit) as u64 * shards;
+            let units = (0..sharded.layout().num_units()).zip(gathers);
+            let elements: u64 = units.map(|(unit, count)| padded(unit) * count).sum();
+            elements * compute_size(arguments) * (shards - 1) * replicas
+        }
+        _ => 0,
+    };
+    per_step * steps + gathered
+}
+
+fn compute_size(arguments: &Arguments) -> u64 {
+    match arguments.dtype {
+        DTypeName::F32 => 4,
+        DTypeName::Bf16 => 2,
+    }
+}
+
+/// All but the gathers.
+fn fully_sharded(
+    sharded: &FullySharded,
+    tensors: u64,
+    arguments: &Arguments,
+    ranks: u64,
+    replicas: u64,
+) -> u64 {
+    let layout = sharded.layout();
+    let shards = ranks / replicas;
+    let size = size_of::<f32>() as u64;
+    let padded = |unit: usize| layout.part_len(unit) as u64 * shards;
+    let split: u64 = (0..layout.num_units()).map(padded).sum();
+    let reduced = split * size * (shards - 1) * replicas;
+    let whole: u64 = whole_elements(sharded) as u64;
+    let all_reduce = |bytes: u64, n: u64| 2 * bytes * (n - 1);
+    // Each rank's part of what is split, over the replicas; all of what is whole, and a byte per parameter
+    // to know which were used, over both.
+    let over_shards = all_reduce(whole * size + tensors, shards) * replicas;
+    let part = split / shards;
+    let over_replicas = all_reduce((part + whole) * size + tensors, replicas) * shards;
+    let norm = arguments
+        .clip
+        .map_or(0, |_| all_reduce(NORM, shards) * replicas);
+    reduced + over_shards + over_replicas + norm
+}
+
+fn whole_elements(sharded: &FullySharded) -> usize {
+    let layout = sharded.layout();
+    let own = sharded.group().index();
+    let units = 0..layout.num_units();
+    let pieces = units.flat_map(|unit| layout.pieces(unit, own));
+    let split: usize = pieces.map(|piece| piece.place.len()).sum();
+    sharded.num_elements() - split
+}
+
+/// Parameters of a model without its wrappers.
+fn parameters(model: &Gpt) -> ParameterTable {
+    ParameterTable::of(&model.clone().materialize()).expect("invariant: nothing is wrapped")
+}
+
+/// Elements of all parameters.
+pub(super) fn num_parameters(model: &Gpt) -> usize {
+    let table = parameters(model);
+    let elements = table.specs().iter().map(|spec| spec.num_elements());
+    elements.sum()
+}
