@@ -3,6 +3,8 @@
 
 #[path = "fully_shard/hybrid.rs"]
 mod hybrid;
+#[path = "fully_shard/layers.rs"]
+mod layers;
 #[path = "fully_shard/misuse.rs"]
 mod misuse;
 #[path = "zero/models.rs"]
@@ -20,7 +22,7 @@ mod wide;
 
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use models::{Convolutional, Encoder, Partly, Recurrent, Tied};
-use runs::check;
+use runs::{check, check_long};
 
 pub(crate) fn adamw() -> ModuleOptimizer {
     AdamWConfig::new().with_weight_decay(0.1).init()
@@ -54,4 +56,13 @@ fn tied_weights() {
 #[test]
 fn frozen_parts_layers_used_twice_and_never() {
     check::<Partly>(adamw);
+}
+
+#[test]
+fn a_hundred_steps() {
+    check_long::<Encoder>(adamw);
+    check_long::<Recurrent>(adamw);
+    check_long::<Convolutional>(adamw);
+    check_long::<Tied>(adamw);
+    check_long::<Partly>(adamw);
 }

@@ -43,11 +43,12 @@ pub(crate) fn reference<M: Toy>(
     start: &M,
     n: usize,
     mut optimizer: ModuleOptimizer,
+    steps: usize,
 ) -> Vec<Outcome> {
     let device = Device::flex().autodiff();
     let mut model = start.valid().train();
     let mut losses = vec![Vec::new(); n];
-    for step in 0..STEPS {
+    for step in 0..steps {
         let mut sum = RankOrderAccumulator::new();
         for (rank, losses) in losses.iter_mut().enumerate() {
             let loss = model.loss(step * n + rank, &device);
@@ -67,21 +68,28 @@ pub(crate) fn reference<M: Toy>(
 
 pub(crate) fn train<M: Toy>(
     start: M,
-    group: &ProcessGroup,
     mut optimizer: ModuleOptimizer,
     settings: FullyShard,
+    group: &ProcessGroup,
+    steps: usize,
 ) -> Result<(Vec<Vec<u8>>, M, FullySharded)> {
     let device = Device::flex().autodiff();
     let (n, rank) = (group.size(), group.index());
     let (sharded, mut model) = settings.wrap(start)?;
     let mut losses = Vec::new();
-    for step in 0..STEPS {
+    for step in 0..steps {
         let loss = model.loss(step * n + rank, &device);
         losses.push(loss_bits(&loss));
         let gradients = sharded.gradients(loss.backward(), &model)?;
         model = optimizer.step(LR, model, gradients);
     }
     Ok((losses, model, sharded))
+}
+
+/// A hundred steps on two ranks.
+pub(crate) fn check_long<M: Toy + 'static>(optimizer: fn() -> ModuleOptimizer) {
+    let settings = |group: &ProcessGroup| FullyShard::new(group).least_unit_bytes(0);
+    compare::<M>(optimizer, settings, &[2], 100);
 }
 
 /// Fully sharded on 1 to 4 ranks, in several ways, against one rank.
@@ -109,17 +117,26 @@ pub(crate) fn check_with<M: Toy + 'static>(
     optimizer: fn() -> ModuleOptimizer,
     settings: fn(&ProcessGroup) -> FullyShard,
 ) {
+    compare::<M>(optimizer, settings, &[1, 2, 3, 4], STEPS);
+}
+
+fn compare<M: Toy + 'static>(
+    optimizer: fn() -> ModuleOptimizer,
+    settings: fn(&ProcessGroup) -> FullyShard,
+    ranks: &[usize],
+    steps: usize,
+) {
     let device = Device::flex().autodiff();
     let start = M::init(&device);
     // Burn draws parameters when they are first read.
     ParameterTable::of(&start).expect("nothing is wrapped");
-    for n in [1, 2, 3, 4] {
-        let expected = reference(&start, n, optimizer());
+    for &n in ranks {
+        let expected = reference(&start, n, optimizer(), steps);
         assert!(bits(&start) != expected[0].1, "nothing was learnt");
         let shared = Mutex::new(start.clone());
         let found = run_group(n, |group| {
             let start = shared.lock().expect("not poisoned").clone();
-            let (losses, model, _) = train(start, &group, optimizer(), settings(&group))?;
+            let (losses, model, _) = train(start, optimizer(), settings(&group), &group, steps)?;
             Ok((losses, bits(&model.materialize())))
         });
         for (found, expected) in found.into_iter().zip(expected) {

@@ -121,10 +121,10 @@ impl FullyShard {
     /// `true` (default): a unit is let go after its forward pass and gathered again for its backward
     /// pass; `false`: it is kept.
     ///
-    /// A unit lives as long as anything that looks into it. Burn keeps weights of linear layers as views
-    /// from the forward to the backward pass if their input has three dims or more and its rows are not
-    /// worth merging; on a device with `gradient_checkpointing()` it makes such views again, and the unit
-    /// goes.
+    /// A unit lives as long as anything looks into it. From the forward to the backward pass Burn keeps the
+    /// weights of embeddings, and views of the weights of linear layers whose input has several batches
+    /// that are not worth merging; on a device with `gradient_checkpointing()` it makes such views again,
+    /// and the unit goes. A unit of an embedding stays.
     pub fn reshard_after_forward(mut self, reshard: bool) -> Self {
         self.options.reshard_after_forward = reshard;
         self
