@@ -4,6 +4,8 @@
 
 #[path = "zero/models.rs"]
 mod models;
+#[path = "fully_shard/stack.rs"]
+mod stack;
 #[path = "zero/wide.rs"]
 mod wide;
 
@@ -22,6 +24,7 @@ use burn_zero::{
     ShardableOptimizer, ShardedOptimizer, ShardedOptimizerConfig, StateBytes, ZeroStage,
 };
 use models::{Convolutional, Encoder, Partly, Recurrent, Tied, Toy};
+use stack::{DEPTH, LAYER, Stack};
 use tests::run_group;
 use wide::Wide;
 
@@ -232,6 +235,38 @@ fn each_rank_keeps_its_part_of_the_state() {
     }
     let kept = StateBytes::ADAM_F32.per_rank(ZeroStage::OptimizerState, all as f64, 4);
     assert_eq!(kept, all as f64 * (8.0 + 8.0 / 4.0));
+}
+
+/// Gradients of stage 2 at once: the shards, a unit that travels, one that fills, and what a rank sends.
+#[test]
+fn whole_gradients_do_not_pile_up() {
+    let device = Device::flex().autodiff();
+    let start = Stack::init(&device);
+    ParameterTable::of(&start).expect("nothing is wrapped");
+    let shared = Mutex::new(start);
+    let found = run_group(4, |group| {
+        let start = shared.lock().expect("not poisoned").clone();
+        let config = units(LAYER * size_of::<f32>());
+        let (mut sharded, mut model) =
+            ShardedOptimizer::wrap_with(start, adamw().build(), &group, config)?;
+        let pool = group.communicator().pool().clone();
+        let mut most = 0;
+        for step in 0..4 {
+            let loss = model.loss(step * 4 + group.index(), &device);
+            let idle = pool.used_bytes();
+            pool.mark_peak();
+            let gradients = loss.backward();
+            most = most.max(pool.peak_bytes() - idle);
+            model = sharded.step(LR, model, gradients)?;
+        }
+        Ok((most, sharded.layout().num_units()))
+    });
+    for found in found {
+        let (most, units) = found.expect("no fault");
+        assert_eq!(units, DEPTH);
+        let unit = LAYER * size_of::<f32>();
+        assert!(most <= DEPTH * unit / 4 + 2 * unit + unit / 2, "{most}");
+    }
 }
 
 #[test]

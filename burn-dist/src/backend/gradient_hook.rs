@@ -7,8 +7,8 @@ use crate::error::Result;
 
 /// Takes gradients as the backward pass produces them.
 ///
-/// Called on the thread that runs the backward pass, under the autodiff graph's lock: an
-/// implementation must neither wait for another rank nor run a backward pass.
+/// Called on the thread that runs the backward pass, under the autodiff graph's lock: an implementation
+/// may wait for other ranks, each of which has a graph of its own, but must not run a backward pass.
 pub trait GradientSink: std::fmt::Debug + Send + Sync {
     /// A tracked use of the parameter was recorded in a forward pass.
     fn used(&self, parameter: usize);

@@ -16,6 +16,8 @@ pub(super) struct GradientBucket {
     buffer: Option<HostBuffer>,
     touched: Vec<bool>,
     work: Option<Work>,
+    /// The sum, if it was waited for before the end.
+    sum: Option<HostBuffer>,
 }
 
 impl GradientBucket {
@@ -27,6 +29,7 @@ impl GradientBucket {
             pool,
             buffer: None,
             work: None,
+            sum: None,
         }
     }
 
@@ -35,7 +38,15 @@ impl GradientBucket {
     }
 
     pub(super) fn is_launched(&self) -> bool {
-        self.work.is_some()
+        self.work.is_some() || self.sum.is_some()
+    }
+
+    /// Waits for the sum, and keeps it: the memory of the whole bucket is free then.
+    pub(super) fn await_sum(&mut self) -> Result<()> {
+        if let Some(work) = self.work.take() {
+            self.sum = Some(work.wait()?);
+        }
+        Ok(())
     }
 
     /// Adds the gradients of one backward pass, one per use of the parameter, to its slot. They are
@@ -108,15 +119,18 @@ impl GradientBucket {
 
     /// Waits for the sum and empties the bucket. Also tells which slots this rank filled.
     pub(super) fn wait(&mut self) -> Result<(HostBuffer, Vec<bool>)> {
-        let work = self.work.take().expect("invariant: waits after launch");
+        let outcome = self.await_sum();
+        let sum = self.sum.take();
         let touched = self.reset();
-        Ok((work.wait()?, touched))
+        outcome?;
+        Ok((sum.expect("invariant: waits after launch"), touched))
     }
 
     /// Forgets everything.
     pub(super) fn reset(&mut self) -> Vec<bool> {
         self.buffer = None;
         self.work = None;
+        self.sum = None;
         let empty = vec![false; self.layout.slots.len()];
         std::mem::replace(&mut self.touched, empty)
     }

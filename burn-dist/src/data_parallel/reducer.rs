@@ -61,6 +61,8 @@ pub(super) struct Reducer {
     plan: BucketPlan,
     names: Vec<String>,
     average_micro_steps: bool,
+    /// Reduced buckets are split over the ranks, and whole ones are not to pile up.
+    shard: bool,
     state: Mutex<State>,
 }
 
@@ -99,6 +101,7 @@ impl Reducer {
             plan,
             names,
             average_micro_steps,
+            shard,
             state: Mutex::new(state),
         }
     }
@@ -155,9 +158,11 @@ impl Reducer {
         let mut outcome = state.failure.take().map_or(Ok(()), Err);
         let mut reduced = Vec::with_capacity(state.buckets.len());
         if outcome.is_ok() {
-            while state.next < state.buckets.len() {
-                self.launch_next(&mut state, op);
+            while outcome.is_ok() && state.next < state.buckets.len() {
+                outcome = self.launch_next(&mut state, op);
             }
+        }
+        if outcome.is_ok() {
             for bucket in &mut state.buckets {
                 match bucket.wait() {
                     Ok((buffer, touched)) => reduced.push(Reduced {
@@ -200,11 +205,16 @@ impl Reducer {
         }
     }
 
-    fn launch_next(&self, state: &mut State, op: ReduceOp) {
+    /// When gradients are split, one whole bucket travels while the next fills.
+    fn launch_next(&self, state: &mut State, op: ReduceOp) -> Result<()> {
         let bucket = state.next;
+        if self.shard && bucket > 0 {
+            state.buckets[bucket - 1].await_sum()?;
+        }
         state.buckets[bucket].launch(op, &self.group);
         state.events.push(GradientEvent::Launched { bucket });
         state.next += 1;
+        Ok(())
     }
 
     /// Moves a parameter's gradients to its bucket, in the order in which the backward pass came to its
@@ -256,7 +266,7 @@ impl Reducer {
         state.waiting[bucket] -= 1;
         let (op, _) = self.mean(state.micro_steps + 1);
         while state.next < state.buckets.len() && state.waiting[state.next] == 0 {
-            self.launch_next(state, op);
+            self.launch_next(state, op)?;
         }
         Ok(())
     }

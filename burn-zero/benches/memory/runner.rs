@@ -135,6 +135,8 @@ impl Runner {
             self = self.step(batch(round, rank, device))?;
         }
         pool.mark_peak();
+        // In stages 1 and 2 the parameters themselves lie there.
+        let idle = pool.used_bytes() as u64;
         let (before, gathers) = (group.traffic(), self.gathers());
         self = self.step(batch(2, rank, device))?;
         let gathers: Vec<u64> = self
@@ -144,7 +146,7 @@ impl Runner {
             .map(|(a, b)| a - b)
             .collect();
         let sent = (&group.traffic() - &before).total_sent();
-        let moving = pool.peak_bytes() as u64;
+        let moving = pool.peak_bytes() as u64 - idle;
         let (parameters, optimizer) = (self.parameter_bytes(), self.optimizer_bytes());
         let (gradients, formula) = self.gradient_bytes(batch(3, rank, device), group)?;
         let most = |value: u64| -> Result<u64> {

@@ -6,7 +6,7 @@ use burn_dist::data_parallel::BucketSizes;
 use crate::{LossScale, MixedPrecisionPolicy};
 
 /// How a [`ShardedOptimizer`](crate::ShardedOptimizer) works.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ShardedOptimizerConfig {
     /// Target sizes of the units in which gradients are reduced and parameters gathered.
     pub bucket_sizes: BucketSizes,
@@ -25,4 +25,22 @@ pub struct ShardedOptimizerConfig {
     /// `Some(Device::flex())` keeps them in host memory while the model is on another device. On the
     /// model's own device it changes nothing but for that copy. Needs an element-wise optimizer.
     pub offload: Option<Device>,
+}
+
+impl Default for ShardedOptimizerConfig {
+    /// Units of 1 MB, then 4 MB: a gradient is let go with its unit, so that small units keep little
+    /// at once.
+    fn default() -> Self {
+        Self {
+            bucket_sizes: BucketSizes {
+                first: 1_000_000,
+                rest: 4_000_000,
+            },
+            average_micro_steps: false,
+            mixed_precision: MixedPrecisionPolicy::default(),
+            max_grad_norm: None,
+            loss_scale: None,
+            offload: None,
+        }
+    }
 }
