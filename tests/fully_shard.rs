@@ -9,6 +9,8 @@ mod layers;
 mod misuse;
 #[path = "zero/models.rs"]
 mod models;
+#[path = "fully_shard/odd.rs"]
+mod odd;
 #[path = "fully_shard/precision.rs"]
 mod precision;
 #[path = "fully_shard/runs.rs"]
