@@ -109,6 +109,60 @@ fn every_stage_is_one_rank_bit_for_bit() {
                 assert_same_numbers(&one, &report(&run, &text()), &format!("{run:?}"));
             }
         }
+        let plain = [&["--ranks", ranks, "--no-overlap"][..], &steps].concat();
+        assert_same_numbers(&one, &report(&plain, &text()), &format!("{plain:?}"));
+    }
+}
+
+/// What each of `ranks` ranks sends in a step of stage 3 with a unit per layer of three, counted by hand;
+/// layers are gathered `times` times per micro-batch.
+fn bytes_by_hand(ranks: u64, micro_batches: u64, seq: u64, times: u64) -> f64 {
+    const LAYERS: u64 = 3;
+    let (vocabulary, hidden) = (256, 64);
+    let layer = 12 * hidden * hidden + 13 * hidden;
+    // Positions are too small for a unit of their own and join the first layer. The backward
+    // pass of an embedding does without its weights, and the last unit is still there.
+    let units = [
+        (vocabulary * hidden, 1),
+        (seq * hidden + layer, times),
+        (layer, times),
+        (layer, times),
+        (2 * hidden + hidden * vocabulary, 1),
+    ];
+    let bytes = units.map(|(elements, gathers)| {
+        4 * elements.next_multiple_of(ranks) * (1 + gathers * micro_batches)
+    });
+    let flags = 2 * (2 + 16 * LAYERS + 3);
+    ((bytes.iter().sum::<u64>() + flags) * (ranks - 1)) as f64 / ranks as f64
+}
+
+#[test]
+fn stage_3_gathers_what_is_counted_by_hand() {
+    let model = ["--layers", "3", "--hidden", "64", "--steps", "3"];
+    // Where the rows of a sequence fill Burn's tiles, it keeps views of weights: nothing is gathered again.
+    for (ranks, micro, seq, kept) in [
+        ("2", "1", "24", 2),
+        ("3", "2", "24", 2),
+        ("2", "2", "32", 1),
+    ] {
+        let batch = ["--micro-batches", micro, "--seq", seq];
+        let alone = [&model[..], &batch, &["--as-ranks", ranks]].concat();
+        let one = report(&alone, &text());
+        for (how, times) in [("--threads", kept), ("--recompute", 2)] {
+            let stage = ["--ranks", ranks, "--zero", "3", how];
+            let run = [&model[..], &batch, &stage].concat();
+            let many = report(&run, &text());
+            assert_same_numbers(&one, &many, &format!("{run:?}"));
+            let number = |text: &str| text.parse().expect("a number");
+            let by_hand = bytes_by_hand(number(ranks), number(micro), number(seq), times);
+            let measured = many["bytes_per_step"]["measured"].as_f64();
+            let measured = measured.expect("a number");
+            // A mean over steps and ranks is rounded.
+            assert!(
+                (measured - by_hand).abs() < 1e-6,
+                "{run:?}: {measured}, by hand {by_hand}"
+            );
+        }
     }
 }
 
@@ -182,7 +236,7 @@ fn bad_input_is_one_line_and_code_2() {
     let empty = empty.to_str().expect("plain letters");
     let text = text();
     let text = text.to_str().expect("plain letters");
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 26] = [
         (&["--data", "/no/such/file"], "/no/such/file"),
         (&["--data", empty], "holds no text"),
         (
@@ -209,7 +263,26 @@ fn bad_input_is_one_line_and_code_2() {
             &["--zero", "3", "--replicate", "3", "--ranks", "2"],
             "--replicate 3 does not divide",
         ),
-        (&["--clip", "0"], "--clip is not a positive number"),
+        (&["--clip", "0"], "--clip 0 is not a positive number"),
+        (&["--clip", "-1"], "--clip -1 is not a positive number"),
+        (&["--clip", "inf"], "--clip inf is not a positive number"),
+        (
+            &["--ranks", "2", "--as-ranks", "1"],
+            "--as-ranks goes with --ranks 1",
+        ),
+        (
+            &["--as-ranks", "2", "--zero", "3"],
+            "--zero 3 with --no-overlap or --as-ranks",
+        ),
+        (&["--dtype", "bf16", "--no-overlap"], "with --no-overlap"),
+        (
+            &["--dtype", "bf16", "--as-ranks", "2x2"],
+            "--dtype bf16 with --as-ranks",
+        ),
+        (
+            &["--dtype", "bf16", "--as-ranks", "2", "--micro-batches", "2"],
+            "one micro-batch per rank",
+        ),
         (
             &["--zero", "3", "--no-overlap"],
             "--zero 3 with --no-overlap",

@@ -69,7 +69,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: DTypeName,
     /// Scale gradients down to this norm, over all parameters together
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub clip: Option<f64>,
     /// Compute cheap operations again in the backward pass instead of keeping their results; with --zero 3
     /// no view keeps gathered parameters either
@@ -174,7 +174,8 @@ impl Arguments {
             ));
         }
         self.check_strategy(ranks)?;
-        if self.virtual_ranks() > 1 && ranks > 1 {
+        // Of one rank too: it would train each rank on its own.
+        if self.as_ranks.is_some() && ranks > 1 {
             return Err(DistError::config(
                 format!("--as-ranks {} with {ranks} ranks", self.virtual_ranks()),
                 "--as-ranks goes with --ranks 1",
@@ -238,11 +239,12 @@ impl Arguments {
                 "every replica has as many ranks",
             );
         }
-        if self
-            .clip
-            .is_some_and(|norm| !(norm.is_finite() && norm > 0.0))
-        {
-            return refuse("--clip is not a positive number".into(), "take one near 1");
+        let is_norm = |norm: f64| norm.is_finite() && norm > 0.0;
+        if let Some(norm) = self.clip.filter(|&norm| !is_norm(norm)) {
+            return refuse(
+                format!("--clip {norm} is not a positive number"),
+                "take one near 1",
+            );
         }
         if self.dtype == DTypeName::Bf16 {
             if self.no_overlap {

@@ -7,12 +7,14 @@ use std::path::Path;
 use burn_dist::{DistError, Result};
 use serde::Serialize;
 
-/// Gradient bytes that one rank sends per optimizer step, as the mean over ranks.
+/// Bytes that one rank sends per optimizer step for gradients, parameters and norms, as the mean over
+/// ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BytesPerStep {
     /// Recorded by the communicator.
     pub measured: f64,
-    /// `2S(n-1)/n`, S being the bytes of all gradients.
+    /// `2S(n-1)/n`, S being the bytes of all gradients, as long as parameters stay whole. With stage 3:
+    /// `S(n-1)/n` for gradients, and as much for parameters as often as they were gathered.
     pub formula: f64,
 }
 
@@ -27,7 +29,7 @@ pub struct Report {
     pub loss_bits: Vec<String>,
     /// Hash of all parameters after the last step.
     pub parameter_hash: String,
-    /// Gradient bytes per rank and step.
+    /// Bytes per rank and step.
     pub bytes_per_step: BytesPerStep,
     /// Tokens of the global batch over the median step.
     pub tokens_per_second: f64,
