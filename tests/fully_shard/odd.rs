@@ -251,3 +251,105 @@ fn not_a_number_on_one_rank_is_seen_by_all() {
         assert!(found.expect("no fault"));
     }
 }
+
+/// Freezing a layer of the wrapped model, as in a plain one.
+#[test]
+fn a_part_is_mapped_on_its_own() {
+    #[derive(Module, Debug)]
+    struct Three {
+        a: Linear,
+        b: Linear,
+        c: Linear,
+    }
+    fn loss(model: &Three, item: usize, device: &Device) -> Tensor<1> {
+        let x = model.a.forward(fill([2, 6], item, device));
+        let x = model.b.forward(burn::tensor::activation::relu(x));
+        model.c.forward(x).square().mean()
+    }
+    let device = Device::flex().autodiff();
+    let start = Three {
+        a: LinearConfig::new(6, 7).init(&device),
+        b: LinearConfig::new(7, 5).init(&device),
+        c: LinearConfig::new(5, 3).init(&device),
+    };
+    ParameterTable::of(&start).expect("nothing is wrapped");
+    let frozen = |mut model: Three| {
+        model.b = model.b.no_grad();
+        model
+    };
+    let weights =
+        |model: &Three| [&model.a, &model.b, &model.c].map(|layer| layer.weight.val().into_data());
+    let mut plain = start.clone();
+    let mut optimizer = adamw();
+    for step in 0..4 {
+        if step == 1 {
+            plain = frozen(plain);
+        }
+        let gradients = loss(&plain, step, &device).backward();
+        let gradients = GradientsParams::from_grads(gradients, &plain);
+        plain = optimizer.step(LR, plain, gradients);
+    }
+    let expected = weights(&plain);
+    let start = Mutex::new(start);
+    for least in [0, 1 << 20] {
+        let found = run_group(2, |group| {
+            let start = start.lock().expect("not poisoned").clone();
+            let settings = FullyShard::new(&group).least_unit_bytes(least);
+            let (sharded, mut model) = settings.wrap(start)?;
+            let mut optimizer = adamw();
+            for step in 0..4 {
+                if step == 1 {
+                    model = frozen(model);
+                }
+                let loss = loss(&model, step, &device);
+                let gradients = sharded.gradients(loss.backward(), &model)?;
+                model = optimizer.step(LR, model, gradients);
+            }
+            Ok(weights(&model.materialize()))
+        });
+        for found in found {
+            assert_eq!(
+                found.expect("no fault"),
+                expected,
+                "units from {least} bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backward_pass_after_the_step_and_two_versions_in_one_loss_are_refused() {
+    let start = Mutex::new(Stack::init(&Device::flex().autodiff()));
+    let found = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let start = start.lock().expect("not poisoned").clone();
+        let (sharded, model) = FullyShard::new(&group).least_unit_bytes(0).wrap(start)?;
+        let late = model.loss(1, &device);
+        let gradients = sharded.gradients(model.loss(0, &device).backward(), &model)?;
+        let model = adamw().step(LR, model, gradients);
+        let gradients = sharded.gradients(late.backward(), &model);
+        Ok(gradients
+            .map(drop)
+            .expect_err("the values are gone")
+            .to_string())
+    });
+    for found in found {
+        let error = found.expect("the error is the value");
+        assert!(error.contains("has replaced"), "{error}");
+    }
+    let found = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let start = start.lock().expect("not poisoned").clone();
+        let (sharded, model) = FullyShard::new(&group).least_unit_bytes(0).wrap(start)?;
+        let old = model.clone();
+        let gradients = sharded.gradients(model.loss(0, &device).backward(), &model)?;
+        let model = adamw().step(LR, model, gradients);
+        let loss = model.loss(1, &device) + old.loss(1, &device);
+        let gradients = sharded.gradients(loss.backward(), &model);
+        Ok(gradients.map(drop).expect_err("two versions").to_string())
+    });
+    for found in found {
+        let error = found.expect("the error is the value");
+        assert!(error.contains("two versions"), "{error}");
+    }
+}

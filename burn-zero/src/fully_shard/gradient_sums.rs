@@ -1,6 +1,7 @@
 //! [`GradientSums`]: gradients in, this rank's part of their means out.
 
 use burn::tensor::DType;
+use burn_dist::backend::LeafId;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp, Work};
 use burn_dist::{DistError, Result};
 
@@ -25,6 +26,8 @@ pub(crate) struct Means {
     pub(crate) parts: Vec<Option<HostBuffer>>,
     /// For each parameter, whether any rank used it.
     pub(crate) used: Vec<bool>,
+    /// For each parameter that this rank used, the leaf that it was kept in.
+    pub(crate) leaves: Vec<Option<LeafId>>,
 }
 
 /// Adds up the gradients of backward passes, unit by unit, and starts a unit's reduction when a pass has
@@ -39,6 +42,7 @@ pub(crate) struct GradientSums {
     /// In this pass; in earlier passes since the last reduction.
     touched: Vec<bool>,
     earlier: Vec<bool>,
+    leaves: Vec<Option<LeafId>>,
     /// Units whose reduction over shards runs.
     running: Option<usize>,
     /// `false` inside `no_sync`.
@@ -62,6 +66,7 @@ impl GradientSums {
             pending: parameters.iter().map(|_| None).collect(),
             touched: vec![false; parameters.len()],
             earlier: vec![false; parameters.len()],
+            leaves: vec![None; parameters.len()],
             running: None,
             syncing: true,
             dirty: false,
@@ -76,6 +81,7 @@ impl GradientSums {
         &mut self,
         context: &ShardContext,
         parameter: usize,
+        leaf: Option<LeafId>,
         gradient: HostBuffer,
     ) -> Result<()> {
         let ManagedParameter {
@@ -89,6 +95,16 @@ impl GradientSums {
                     context.units[*unit].name
                 ),
                 "run the backward passes of earlier micro-steps inside no_sync",
+            ));
+        }
+        let known = std::mem::replace(&mut self.leaves[parameter], leaf);
+        if known.is_some_and(|known| Some(known) != leaf) {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: gradients of two versions of {name} came before a reduction",
+                    context.groups.shard.rank()
+                ),
+                "a loss may train one version of a model: use detach(), no_grad() or valid() for the other, and step after the last micro-step",
             ));
         }
         self.dirty = true;
@@ -230,6 +246,7 @@ impl GradientSums {
         let means = Means {
             parts: parts.collect(),
             used: flags.into_iter().map(|flag| flag == 1).collect(),
+            leaves: self.leaves.clone(),
         };
         self.reset();
         Ok(Some(means))
@@ -242,6 +259,7 @@ impl GradientSums {
         self.pending.iter_mut().for_each(|sum| *sum = None);
         self.touched.fill(false);
         self.earlier.fill(false);
+        self.leaves.fill(None);
         self.running = None;
         self.dirty = false;
         self.micro_steps = 0;

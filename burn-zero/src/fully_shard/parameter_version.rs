@@ -43,6 +43,8 @@ pub(crate) struct ParameterVersion {
 struct Slot {
     piece: Option<Param<Tensor<1>>>,
     leaf: Option<LeafId>,
+    /// The last parameter that showed it has moved on to another version.
+    moved: bool,
     /// Held by each parameter that shows this piece.
     holders: Arc<()>,
 }
@@ -89,6 +91,7 @@ impl ParameterVersion {
         let slot = || Slot {
             piece: None,
             leaf: None,
+            moved: false,
             holders: Arc::new(()),
         };
         let slots = context.parameters.iter().map(|_| slot()).collect();
@@ -120,6 +123,7 @@ impl ParameterVersion {
             .map(|slot| Slot {
                 piece: slot.piece.clone(),
                 leaf: slot.leaf,
+                moved: false,
                 holders: Arc::new(()),
             })
             .collect();
@@ -151,6 +155,7 @@ impl ParameterVersion {
         // The slot and the caller.
         if Arc::strong_count(&slot.holders) == 2 {
             slot.piece = None;
+            slot.moved = true;
         }
     }
 
@@ -159,6 +164,9 @@ impl ParameterVersion {
         let mut slots = lock(&self.slots);
         slots[parameter].leaf = leaf;
         slots[parameter].piece = Some(piece);
+        drop(slots);
+        // What was gathered with another value, when a part of the model had been mapped before.
+        self.reshard();
     }
 
     /// The piece as it is now; one that moved on to the next version is found there.
@@ -203,16 +211,7 @@ impl ParameterVersion {
         let mut end = 0;
         for piece in context.layout.pieces(unit, group.index()) {
             let number = context.units[unit].parameters[piece.parameter];
-            let param = self.piece(number).ok_or_else(|| {
-                DistError::config(
-                    format!(
-                        "rank {}: the values of {} have moved on to another model",
-                        group.rank(),
-                        context.parameters[number].name
-                    ),
-                    "keep the whole model together: map or step all of it, not a part of it",
-                )
-            })?;
+            let param = self.piece(number).ok_or_else(|| self.moved_on(number))?;
             let data = plain(&param).cast(dtype).into_data();
             let place = piece.place.start * size..piece.place.end * size;
             end = place.end;
@@ -275,6 +274,17 @@ impl ParameterVersion {
         Ok(memory)
     }
 
+    fn moved_on(&self, parameter: usize) -> DistError {
+        DistError::config(
+            format!(
+                "rank {}: a pass needs values of {} that a step or a mapper has replaced",
+                self.context.groups.shard.rank(),
+                self.context.parameters[parameter].name
+            ),
+            "run the backward pass before the step, or keep a clone of the model until then; change the whole model at once, not a part of it",
+        )
+    }
+
     fn fail(&self, failure: DistError) -> DistError {
         self.context.sums().give_up(&self.context, failure.clone());
         failure
@@ -300,14 +310,20 @@ pub(crate) fn plain(piece: &Param<Tensor<1>>) -> Tensor<1> {
 impl ParameterSource for ParameterVersion {
     fn whole(&self, parameter: usize, pass: Pass) -> Result<(Arc<UnitMemory>, Range<usize>)> {
         let managed = &self.context.parameters[parameter];
-        let unit = self.fetch(managed.unit, pass);
+        let unit = match lock(&self.slots)[parameter].moved {
+            true => Err(self.moved_on(parameter)),
+            false => Ok(()),
+        };
+        let unit = unit.and_then(|()| self.fetch(managed.unit, pass));
         let unit = unit.map_err(|failure| self.fail(failure))?;
         Ok((unit, managed.place.clone()))
     }
 
     fn gradient(&self, parameter: usize, gradient: Result<HostBuffer>) {
+        let leaf = lock(&self.slots)[parameter].leaf;
         let mut sums = self.context.sums();
-        let taken = gradient.and_then(|gradient| sums.add(&self.context, parameter, gradient));
+        let taken =
+            gradient.and_then(|gradient| sums.add(&self.context, parameter, leaf, gradient));
         if let Err(failure) = taken {
             sums.give_up(&self.context, failure);
         }
@@ -343,6 +359,8 @@ impl ParameterSource for ParameterVersion {
             return Vec::new();
         };
         context.count_pass();
-        gradient_shards(context, &means, |number| lock(&self.slots)[number].leaf)
+        gradient_shards(context, &means, |number| {
+            means.leaves[number].or_else(|| lock(&self.slots)[number].leaf)
+        })
     }
 }
