@@ -249,6 +249,42 @@ fn a_clone_keeps_its_values_and_validation_sees_the_new_ones() {
     found.into_iter().for_each(|found| found.expect("no fault"));
 }
 
+/// Saved after two steps, wrapped again, and continued: the run that was not interrupted.
+#[test]
+fn a_run_goes_on_from_what_was_saved() {
+    let start = Mutex::new(started::<Stack>());
+    let found = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let start = start.lock().expect("not poisoned").clone();
+        let settings = || FullyShard::new(&group).least_unit_bytes(0);
+        let (mut sharded, mut model) = settings().wrap(start.clone())?;
+        let mut optimizer = adamw();
+        let mut ends = Vec::new();
+        for interrupted in [false, true] {
+            if interrupted {
+                (sharded, model) = settings().wrap(start.clone())?;
+                optimizer = adamw();
+            }
+            for step in 0..4 {
+                if interrupted && step == 2 {
+                    let record = sharded.materialize(model)?.into_record();
+                    (sharded, model) = settings().wrap(start.clone().load_record(record))?;
+                    let state = optimizer.to_record().into_bytes().expect("a record");
+                    optimizer = adamw().from_bytes(state).expect("its own record");
+                }
+                let gradients = model.loss(step, &device).backward();
+                let gradients = sharded.gradients(gradients, &model)?;
+                model = optimizer.step(LR, model, gradients);
+            }
+            ends.push(bits(&model.clone().materialize()));
+        }
+        Ok(ends[0] == ends[1])
+    });
+    for found in found {
+        assert!(found.expect("no fault"));
+    }
+}
+
 #[test]
 fn two_forward_passes_before_two_backward_passes() {
     let start = Mutex::new(started::<Stack>());

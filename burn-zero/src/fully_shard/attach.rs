@@ -26,6 +26,8 @@ pub(crate) struct Attach<'a> {
     /// while it is mapped, and rank threads may share it.
     pub(crate) unmanaged: HashMap<ParamId, HostBuffer>,
     pub(crate) places: usize,
+    /// The parameters' own identifiers, by those of their stand-ins.
+    pub(crate) ids: HashMap<ParamId, ParamId>,
     pub(crate) failure: Option<DistError>,
 }
 
@@ -184,7 +186,9 @@ impl Reparameterizer for &mut Attach<'_> {
             }
         };
         let stand_in = self.stand_in(&shape, dtype);
-        let base = emptied(param, ParamId::new()).map(|_| stand_in);
+        let stand_in_id = ParamId::new();
+        self.ids.insert(stand_in_id, id);
+        let base = emptied(param, stand_in_id).map(|_| stand_in);
         (base, Some(piece))
     }
 }

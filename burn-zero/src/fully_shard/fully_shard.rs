@@ -50,8 +50,8 @@ use crate::ShardLayout;
 /// ```
 ///
 /// `GradientsParams::from_grads` works as well, as in Burn's `Learner`; a failure of the group then shows
-/// as NaN and in [`FullySharded::check`]. `materialize()` gives the whole model back, on every rank; save
-/// that one, not the wrapped one.
+/// as NaN and in [`FullySharded::check`]. [`FullySharded::materialize`] gives the whole model back, on every
+/// rank; save that one, not the wrapped one.
 #[derive(Debug, Clone)]
 pub struct FullyShard {
     groups: ShardGroups,
@@ -182,6 +182,7 @@ impl FullyShard {
             known: HashMap::new(),
             unmanaged,
             places: 0,
+            ids: HashMap::new(),
             failure: None,
         };
         let model = broadcast_buffers(model, &table, &self.groups.shard)?;
@@ -197,7 +198,7 @@ impl FullyShard {
             Some(strategy) => model.map(&mut Recheckpoint(strategy)),
             None => model,
         };
-        Ok((FullySharded::new(context), model))
+        Ok((FullySharded::new(context, attach.ids), model))
     }
 
     /// The first rank's values of what is neither split nor ignored.

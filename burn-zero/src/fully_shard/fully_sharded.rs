@@ -1,11 +1,11 @@
 //! [`FullySharded`]: what the training loop holds of a wrapped model.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use burn::module::{Module, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Gradients};
+use burn::tensor::{DType, Gradients, Tensor};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
@@ -17,11 +17,13 @@ use crate::{LossScale, NormSum, ShardLayout};
 #[derive(Debug)]
 pub struct FullySharded {
     context: Arc<ShardContext>,
+    /// The parameters' own identifiers, by those of their stand-ins.
+    ids: HashMap<ParamId, ParamId>,
 }
 
 impl FullySharded {
-    pub(crate) fn new(context: Arc<ShardContext>) -> Self {
-        Self { context }
+    pub(crate) fn new(context: Arc<ShardContext>, ids: HashMap<ParamId, ParamId>) -> Self {
+        Self { context, ids }
     }
 
     /// The ranks that a parameter is split over.
@@ -85,6 +87,31 @@ impl FullySharded {
     pub fn gradients<M: Module>(&self, gradients: Gradients, model: &M) -> Result<GradientsParams> {
         self.check()?;
         Ok(GradientsParams::from_grads(gradients, model))
+    }
+
+    /// The whole model, on every rank, with its parameters' own identifiers: what to save, so that an
+    /// optimizer's saved state finds its parameters again. Collective: a gather per unit.
+    ///
+    /// Burn's own `materialize()` gives the same values, but the stand-ins' identifiers, and NaN where the
+    /// group has failed.
+    ///
+    /// # Errors
+    /// What the group met, now or before.
+    pub fn materialize<M: Module>(&self, model: M) -> Result<M> {
+        struct Rename<'a>(&'a HashMap<ParamId, ParamId>);
+        impl ModuleMapper for Rename<'_> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let Some(&own) = self.0.get(&param.id) else {
+                    return param;
+                };
+                let (_, value, mapper) = param.consume();
+                Param::from_mapped_value(own, value, mapper)
+            }
+        }
+        self.check()?;
+        let whole = model.materialize();
+        self.check()?;
+        Ok(whole.map(&mut Rename(&self.ids)))
     }
 
     /// Checks that an optimizer may step the wrapped model: one that stepped the model before it was
