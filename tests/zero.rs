@@ -11,13 +11,13 @@ mod wide;
 
 use std::sync::Mutex;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
+use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{
     AdafactorConfig, AdamWConfig, GradientsParams, LambConfig, LionConfig, ModuleOptimizer,
     MuonConfig, RmsPropConfig, SgdConfig,
 };
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use burn_dist::data_parallel::{BucketSizes, ParameterTable, RankOrderAccumulator};
 use burn_dist::{DistError, ProcessGroup, Result};
 use burn_zero::{
@@ -25,24 +25,8 @@ use burn_zero::{
 };
 use models::{Convolutional, Encoder, Partly, Recurrent, Tied, Toy};
 use stack::{DEPTH, LAYER, Stack};
-use tests::run_group;
+use tests::{parameter_bits as bits, run_group};
 use wide::Wide;
-
-/// The bits of all trained parameters, in their order.
-fn bits<M: Module>(model: &M) -> Vec<Vec<u8>> {
-    struct Bits(Vec<Vec<u8>>);
-    impl ModuleVisitor for Bits {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let base = param.base();
-            if base.is_require_grad() {
-                self.0.push(base.inner().into_data().as_bytes().to_vec());
-            }
-        }
-    }
-    let mut bits = Bits(Vec::new());
-    model.visit(&mut bits);
-    bits.0
-}
 
 const STEPS: usize = 6;
 const LR: f64 = 1e-2;

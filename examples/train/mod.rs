@@ -2,7 +2,6 @@
 
 mod arguments;
 mod gradient_groups;
-mod grouped_accumulator;
 mod grouping;
 mod progress;
 mod report;

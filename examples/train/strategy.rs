@@ -4,7 +4,9 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
 use burn_dist::Result;
-use burn_dist::data_parallel::{BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel};
+use burn_dist::data_parallel::{
+    BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel, RankOrderAccumulator,
+};
 use burn_zero::{
     FullyShard, FullySharded, MixedPrecisionPolicy, ShardedOptimizer, ShardedOptimizerConfig,
     clip_grad_norm,
@@ -12,7 +14,6 @@ use burn_zero::{
 
 use super::arguments::DTypeName;
 use super::gradient_groups::GradientGroups;
-use super::grouped_accumulator::GroupedAccumulator;
 use super::{Arguments, Grouping};
 use crate::gpt::Gpt;
 use crate::text::token_batch;
@@ -165,7 +166,7 @@ impl Strategy {
                 Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
             Self::AsRanks(grouping, optimizer) => {
-                let mut accumulator = GroupedAccumulator::new(*grouping);
+                let mut accumulator = RankOrderAccumulator::in_replicas_of(grouping.shards);
                 let mut all = Vec::new();
                 for rank in micro_batches.chunks(arguments.micro_batches) {
                     let mut losses = Vec::new();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ParamGroup};
 use burn::nn::{LinearConfig, Lstm, LstmConfig};
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, SgdConfig};
+use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_dist::communicator::{CommunicatorOptions, InProcessHub, Members};
 use burn_dist::data_parallel::{ParameterTable, RankOrderAccumulator};
@@ -58,42 +58,18 @@ fn reference<M: Toy>(start: &M, r: usize, s: usize, micro: usize) -> Vec<Vec<u8>
     let mut model = start.valid().train();
     let mut optimizer = adamw();
     for step in 0..STEPS {
-        let mut total = RankOrderAccumulator::new();
-        for replica in 0..r {
-            let mut ranks = GradientsAccumulator::new();
-            for shard in 0..s {
-                let mut sum = GradientsAccumulator::new();
-                for m in 0..micro {
-                    let item = ((step * r + replica) * s + shard) * micro + m;
-                    let loss = model.loss(item, &device);
-                    sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
-                }
-                ranks.accumulate(&model, sum.grads());
+        let mut sum = RankOrderAccumulator::in_replicas_of(s);
+        for rank in 0..r * s {
+            for item in (step * r * s + rank) * micro..(step * r * s + rank + 1) * micro {
+                let loss = model.loss(item, &device);
+                sum.add(&model, GradientsParams::from_grads(loss.backward(), &model));
             }
-            total.add(&model, ranks.grads());
-            total.end_rank(&model);
+            sum.end_rank(&model);
         }
-        // It counts a replica as one.
-        let mean = total.mean(&model);
-        let mean = divided(mean, &model, s * micro);
-        model = optimizer.step(LR, model, mean);
+        let gradients = sum.mean(&model);
+        model = optimizer.step(LR, model, gradients);
     }
     bits(&model)
-}
-
-fn divided<M: Module>(gradients: GradientsParams, model: &M, by: usize) -> GradientsParams {
-    use burn::module::{ModuleVisitor, Param};
-    struct Divide(GradientsParams, f64);
-    impl ModuleVisitor for Divide {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.0.remove::<D>(param.id) {
-                self.0.register(param.id, gradient.div_scalar(self.1));
-            }
-        }
-    }
-    let mut divide = Divide(gradients, by as f64);
-    model.visit(&mut divide);
-    divide.0
 }
 
 fn hybrid<M: Toy>(
@@ -138,13 +114,14 @@ fn check_hybrid<M: Toy + 'static>(r: usize, s: usize, micro: usize) {
 
 #[test]
 fn replicas_of_shards_and_micro_steps() {
-    // Powers of two: one division is as good as two.
     check_hybrid::<Encoder>(2, 2, 1);
     check_hybrid::<Encoder>(2, 2, 2);
     check_hybrid::<Tied>(2, 2, 4);
     check_hybrid::<Partly>(4, 1, 2);
     check_hybrid::<Stack>(1, 4, 2);
     check_hybrid::<Stack>(2, 2, 2);
+    check_hybrid::<Stack>(3, 2, 1);
+    check_hybrid::<Stack>(2, 3, 3);
 }
 
 #[test]

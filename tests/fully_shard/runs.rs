@@ -2,34 +2,18 @@
 
 use std::sync::Mutex;
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use burn_dist::data_parallel::{ParameterTable, RankOrderAccumulator};
 use burn_dist::{ProcessGroup, Result};
 use burn_zero::{FullyShard, FullySharded, UnitPolicy};
+pub(crate) use tests::parameter_bits as bits;
 use tests::run_group;
 
 use crate::models::Toy;
 
 pub(crate) const STEPS: usize = 6;
 pub(crate) const LR: f64 = 1e-2;
-
-/// The bits of all trained parameters, in their order.
-pub(crate) fn bits<M: Module>(model: &M) -> Vec<Vec<u8>> {
-    struct Bits(Vec<Vec<u8>>);
-    impl ModuleVisitor for Bits {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let base = param.base();
-            if base.is_require_grad() {
-                self.0.push(base.inner().into_data().as_bytes().to_vec());
-            }
-        }
-    }
-    let mut bits = Bits(Vec::new());
-    model.visit(&mut bits);
-    bits.0
-}
 
 /// What a run gives: the losses of each rank's items, and the parameters at its end.
 pub(crate) type Outcome = (Vec<Vec<u8>>, Vec<Vec<u8>>);

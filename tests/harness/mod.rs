@@ -4,6 +4,7 @@
 mod communicators;
 #[cfg_attr(not(feature = "mpi"), path = "without_mpi.rs")]
 mod mpi;
+mod parameter_bits;
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -13,6 +14,7 @@ use burn_dist::communicator::{CommunicatorOptions, InProcessHub, Members};
 use burn_dist::{ProcessGroup, Result};
 
 pub use communicators::{Kind, run_communicators, tcp_mesh, under_mpirun};
+pub use parameter_bits::parameter_bits;
 
 /// No cross-rank test takes longer; one that does is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(120);

@@ -7,13 +7,18 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
 
 /// Sums micro-batches on one rank in the grouping that N ranks would: first each rank's micro-steps
-/// in their order, then the ranks' sums in rank order; the mean divides once at the end.
+/// in their order, then the ranks' sums in rank order, if asked for inside each replica first; the mean
+/// divides once at the end.
 ///
 /// Plain Burn operations, no communication: the oracle that data-parallel runs are compared with,
 /// bit for bit.
 pub struct RankOrderAccumulator<M> {
     rank: GradientsAccumulator<M>,
+    replica: GradientsAccumulator<M>,
     total: GradientsAccumulator<M>,
+    /// Ranks in a replica; `None`: there is one replica.
+    shards: Option<usize>,
+    ranks: usize,
     count: usize,
 }
 
@@ -22,8 +27,20 @@ impl<M: Module> RankOrderAccumulator<M> {
     pub fn new() -> Self {
         Self {
             rank: GradientsAccumulator::new(),
+            replica: GradientsAccumulator::new(),
             total: GradientsAccumulator::new(),
+            shards: None,
+            ranks: 0,
             count: 0,
+        }
+    }
+
+    /// Nothing accumulated; every `shards` ranks are a replica, whose sum is made before it joins the
+    /// others, as hybrid sharding does.
+    pub fn in_replicas_of(shards: usize) -> Self {
+        Self {
+            shards: Some(shards),
+            ..Self::new()
         }
     }
 
@@ -35,14 +52,25 @@ impl<M: Module> RankOrderAccumulator<M> {
 
     /// Ends the current rank; the next micro-step belongs to the next rank.
     pub fn end_rank(&mut self, model: &M) {
-        let sum = self.rank.grads();
-        self.total.accumulate(model, sum);
+        self.replica.accumulate(model, self.rank.grads());
+        self.ranks += 1;
+        if self
+            .shards
+            .is_some_and(|shards| self.ranks.is_multiple_of(shards))
+        {
+            self.total.accumulate(model, self.replica.grads());
+        }
     }
 
     /// The mean over all micro-steps of all ranks, and a fresh start.
     pub fn mean(&mut self, model: &M) -> GradientsParams {
+        let sum = match self.shards {
+            Some(_) => &mut self.total,
+            None => &mut self.replica,
+        };
+        self.ranks = 0;
         let mut mean = Mean {
-            gradients: self.total.grads(),
+            gradients: sum.grads(),
             count: std::mem::take(&mut self.count),
             seen: HashSet::new(),
         };

@@ -49,12 +49,7 @@ impl ModuleVisitor for ReadUnmanaged {
 }
 
 fn host_values<const D: usize>(param: &Param<Tensor<D>>) -> HostBuffer {
-    let base = param.base();
-    let base = match base.is_autodiff() {
-        true => base.inner(),
-        false => base,
-    };
-    HostBuffer::from(base.into_data())
+    HostBuffer::from(param.base().without_autodiff().into_data())
 }
 
 /// Whether this rank's values are those that all get.

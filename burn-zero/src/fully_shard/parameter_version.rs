@@ -212,7 +212,7 @@ impl ParameterVersion {
         for piece in context.layout.pieces(unit, group.index()) {
             let number = context.units[unit].parameters[piece.parameter];
             let param = self.piece(number).ok_or_else(|| self.moved_on(number))?;
-            let data = plain(&param).cast(dtype).into_data();
+            let data = param.base().without_autodiff().cast(dtype).into_data();
             let place = piece.place.start * size..piece.place.end * size;
             end = place.end;
             own.bytes_mut()[place].copy_from_slice(data.as_bytes());
@@ -296,15 +296,6 @@ fn mark(joined: &mut Vec<bool>, place: usize) {
         joined.resize(place + 1, false);
     }
     joined[place] = true;
-}
-
-/// The values of a piece, without autodiff.
-pub(crate) fn plain(piece: &Param<Tensor<1>>) -> Tensor<1> {
-    let base = piece.base();
-    match base.is_autodiff() {
-        true => base.inner(),
-        false => base,
-    }
 }
 
 impl ParameterSource for ParameterVersion {
