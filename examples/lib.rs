@@ -4,3 +4,4 @@
 pub mod gpt;
 pub mod text;
 pub mod train;
+pub mod workload;

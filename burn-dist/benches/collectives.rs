@@ -23,6 +23,7 @@ use burn_dist::{
 };
 use clap::Parser;
 use collective::Collective;
+use examples::workload::median;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(feature = "mpi"))]
@@ -68,11 +69,6 @@ struct Row {
 
 fn buffer(len: usize, value: f32) -> HostBuffer {
     HostBuffer::new(Bytes::from_elems(vec![value; len]), DType::F32, vec![len])
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Bytes per second of a copy of 64 MiB by one thread, as this rank does it at the same time as the

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data_parallel::{DataParallel, NaiveDataParallel, ParameterTable, parameter_hash};
 use burn_dist::{
@@ -19,12 +19,9 @@ use burn_dist::{
     launch_processes, launch_threads,
 };
 use clap::Parser;
-use examples::gpt::{Gpt, GptConfig};
+use examples::gpt::Gpt;
+use examples::workload::{self, batch, median};
 use serde::Serialize;
-
-const VOCABULARY: usize = 4096;
-const SEQ: usize = 128;
-const BATCH: usize = 8;
 
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
@@ -96,36 +93,9 @@ impl Runner {
     }
 }
 
-/// Random tokens, the same for a round and rank whatever the mode.
-fn batch(round: usize, rank: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
-    let mut state = (round * 1009 + rank * 7919 + 1) as u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        ((state >> 33) % VOCABULARY as u64) as i64
-    };
-    let mut tensor = || {
-        let values: Vec<i64> = (0..BATCH * SEQ).map(|_| next()).collect();
-        Tensor::from_data(TensorData::new(values, [BATCH, SEQ]), device)
-    };
-    (tensor(), tensor())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn measure(group: &ProcessGroup, communicator: &str, rounds: usize) -> Result<Row> {
     let device = Device::flex().autodiff();
-    let config = GptConfig::new()
-        .with_vocabulary(VOCABULARY)
-        .with_seq(SEQ)
-        .with_layers(6)
-        .with_hidden(256)
-        .with_heads(8);
-    let model = config.init(&device);
+    let model = workload::model(&device);
     ParameterTable::of(&model)?;
     // Every mode starts from the parameters of index 0.
     let fresh = || DataParallel::wrap(model.clone(), group);

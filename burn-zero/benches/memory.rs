@@ -24,9 +24,10 @@ use burn_dist::{
     DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, launch_processes,
 };
 use clap::Parser;
+use examples::workload::{batch, median};
 
 use row::{Row, print};
-use runner::{Runner, batch};
+use runner::Runner;
 
 /// Stages that are measured.
 const STAGES: [u8; 4] = [0, 1, 2, 3];
@@ -195,9 +196,4 @@ fn time(group: &ProcessGroup, rounds: usize) -> Result<Vec<f64>> {
         );
     }
     Ok(ratios)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

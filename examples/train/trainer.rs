@@ -17,6 +17,7 @@ use super::traffic_formula::{bytes_of_all_ranks, num_parameters};
 use super::{Arguments, BytesPerStep, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
 use crate::text::{Corpus, WindowDataset};
+use crate::workload::{median, peak_rss_bytes};
 
 /// Checks the arguments and reads the text, before any rank starts.
 ///
@@ -219,9 +220,7 @@ fn report(
     let ranks = metrics.size();
     let total_sent = metrics.all_reduce_values(vec![sent], ReduceOp::Sum)?[0];
     let per_rank = |bytes: u64| bytes as f64 / ranks as f64;
-    let mut sorted = run.step_seconds.clone();
-    sorted.sort_by(f64::total_cmp);
-    let step_seconds = sorted[sorted.len() / 2];
+    let step_seconds = median(run.step_seconds.clone());
     let rss = metrics.all_gather_values(vec![peak_rss_bytes()])?;
     Ok(Report {
         ranks,
@@ -241,20 +240,4 @@ fn report(
         peak_rss_bytes: rss.into_iter().flatten().collect(),
         num_parameters: num_parameters(&run.model),
     })
-}
-
-/// `VmHWM` of this process; 0 where the system does not tell.
-fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| {
-            rest.trim()
-                .trim_end_matches("kB")
-                .trim()
-                .parse::<u64>()
-                .ok()
-        })
-        .map_or(0, |kib| kib * 1024)
 }

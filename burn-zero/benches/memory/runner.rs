@@ -2,18 +2,16 @@
 
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Int, Tensor};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data_parallel::{DataParallel, ParameterTable, parameter_hash};
 use burn_dist::{DistError, ProcessGroup, Result};
 use burn_zero::{FullyShard, FullySharded, ShardedOptimizer, StateBytes, ZeroStage};
-use examples::gpt::{Gpt, GptConfig};
+use examples::gpt::Gpt;
+use examples::workload::{self, batch, peak_rss_bytes};
 
 use super::row::Row;
 
-const VOCABULARY: usize = 4096;
-const SEQ: usize = 128;
-const BATCH: usize = 8;
 const SEED: u64 = 7;
 
 enum Stage {
@@ -29,35 +27,13 @@ pub(crate) struct Runner {
     elements: usize,
 }
 
-/// A batch of random tokens and their targets.
+/// Tokens and their targets.
 pub(crate) type Batch = (Tensor<2, Int>, Tensor<2, Int>);
-
-/// The same for a round and rank whatever the stage.
-pub(crate) fn batch(round: usize, rank: usize, device: &Device) -> Batch {
-    let mut state = (round * 1009 + rank * 7919 + 1) as u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        ((state >> 33) % VOCABULARY as u64) as i64
-    };
-    let mut tensor = || {
-        let values: Vec<i64> = (0..BATCH * SEQ).map(|_| next()).collect();
-        Tensor::from_data(TensorData::new(values, [BATCH, SEQ]), device)
-    };
-    (tensor(), tensor())
-}
 
 impl Runner {
     pub(crate) fn new(number: u8, group: &ProcessGroup, device: &Device) -> Result<Self> {
         device.seed(SEED);
-        let config = GptConfig::new()
-            .with_vocabulary(VOCABULARY)
-            .with_seq(SEQ)
-            .with_layers(6)
-            .with_hidden(256)
-            .with_heads(8);
-        let model = config.init(device);
+        let model = workload::model(device);
         let table = ParameterTable::of_lazy(&model)?;
         let elements = table.specs().iter().map(|spec| spec.num_elements()).sum();
         let optimizer = AdamWConfig::new();
@@ -256,18 +232,4 @@ fn check(row: &Row) -> Result<()> {
         format!("more than 1 % from the formula: {row:?}"),
         "this is a bug: please report it",
     ))
-}
-
-/// `VmHWM` of this process; 0 where the system does not tell.
-fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|rest| {
-        rest.trim()
-            .trim_end_matches("kB")
-            .trim()
-            .parse::<u64>()
-            .ok()
-    });
-    kib.map_or(0, |kib| kib * 1024)
 }
