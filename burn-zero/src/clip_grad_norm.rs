@@ -6,6 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_dist::communicator::HostBuffer;
+use burn_dist::{DistError, Result};
 
 use crate::NormSum;
 
@@ -17,22 +18,31 @@ use crate::NormSum;
 ///
 /// ([Pascanu et al., arXiv 1211.5063](https://arxiv.org/abs/1211.5063), algorithm 1; with 1e-6 added to
 /// the norm that is divided by, as in PyTorch.)
+///
+/// # Errors
+/// [`DistError::Config`] if `max_norm` is not a positive number.
 pub fn clip_grad_norm<M: Module>(
     mut gradients: GradientsParams,
     model: &M,
     max_norm: f64,
-) -> (GradientsParams, f64) {
+) -> Result<(GradientsParams, f64)> {
     let norm = sum_of_squares(&gradients, model, |_| true).norm();
-    if let Some(factor) = clip_factor(norm, max_norm) {
+    if let Some(factor) = clip_factor(norm, max_norm)? {
         scale(&mut gradients, model, factor);
     }
-    (gradients, norm)
+    Ok((gradients, norm))
 }
 
 /// What gradients of this norm are multiplied by, if anything.
-pub(crate) fn clip_factor(norm: f64, max_norm: f64) -> Option<f64> {
+pub(crate) fn clip_factor(norm: f64, max_norm: f64) -> Result<Option<f64>> {
+    if max_norm.is_nan() || max_norm <= 0.0 {
+        return Err(DistError::config(
+            format!("gradients are to be clipped to a norm of {max_norm}"),
+            "give a positive one, 1 for example",
+        ));
+    }
     let factor = max_norm / (norm + 1e-6);
-    (norm.is_finite() && factor < 1.0).then_some(factor)
+    Ok((norm.is_finite() && factor < 1.0).then_some(factor))
 }
 
 /// Of the gradients of some parameters, each once.

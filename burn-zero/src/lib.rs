@@ -18,6 +18,7 @@
 //! | `fully_shard/` | stage 3 |
 //! | `norm_sum.rs`, `clip_grad_norm.rs` | one norm over all gradients, the same in every layout |
 //! | `loss_scale.rs` | for models in f16 |
+//! | `part_buffer.rs` | a rank's part of a unit, as it travels |
 #![warn(missing_docs)]
 
 mod clip_grad_norm;
@@ -25,6 +26,7 @@ mod element_wise;
 mod fully_shard;
 mod loss_scale;
 mod norm_sum;
+mod part_buffer;
 mod shard_layout;
 mod shardable_optimizer;
 mod sharded_optimizer;

@@ -23,6 +23,9 @@ pub struct LossScale {
     pub good_steps: usize,
 }
 
+/// Below, its inverse leaves the range of 16- and soon of 32-bit floats.
+const SMALLEST: f64 = 1.0 / (1 << 14) as f64;
+
 impl Default for LossScale {
     /// 65536, doubled every 2000 steps, as in PyTorch.
     fn default() -> Self {
@@ -56,7 +59,7 @@ impl LossScale {
     /// What to multiply gradients by, or `None` to skip the step; adapts the scale.
     pub(crate) fn decide(&mut self, overflow: bool) -> Option<f64> {
         if overflow {
-            self.scale /= 2.0;
+            self.scale = (self.scale / 2.0).max(SMALLEST);
             self.good_steps = 0;
             return None;
         }
@@ -87,5 +90,7 @@ mod tests {
         assert_eq!(scale.decide(false), Some(0.25));
         assert_eq!(scale.decide(false), Some(0.25));
         assert_eq!((scale.scale, scale.good_steps), (8.0, 0));
+        (0..500).for_each(|_| assert_eq!(scale.decide(true), None));
+        assert_eq!(scale.scale, SMALLEST);
     }
 }

@@ -125,7 +125,7 @@ impl Strategy {
                 }
                 let loss = loss_of(&model, last, &mut losses);
                 let gradients = parallel.sync(loss.backward(), &model)?;
-                let gradients = clipped(gradients, &model, arguments);
+                let gradients = clipped(gradients, &model, arguments)?;
                 Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
             Self::Sharded(sharded) => {
@@ -162,7 +162,7 @@ impl Strategy {
                     accumulator.accumulate(&model, gradients);
                 }
                 let gradients = parallel.sync(accumulator.grads(), &model)?;
-                let gradients = clipped(gradients, &model, arguments);
+                let gradients = clipped(gradients, &model, arguments)?;
                 Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
             Self::AsRanks(grouping, optimizer) => {
@@ -178,7 +178,7 @@ impl Strategy {
                     accumulator.end_rank(&model);
                     all.push(losses);
                 }
-                let gradients = clipped(accumulator.mean(&model), &model, arguments);
+                let gradients = clipped(accumulator.mean(&model), &model, arguments)?;
                 Ok((all, optimizer.step(lr, model, gradients)))
             }
         }
@@ -190,9 +190,13 @@ fn value(loss: &Tensor<1>) -> f32 {
     loss.clone().inner().cast(DType::F32).into_scalar::<f32>()
 }
 
-fn clipped(gradients: GradientsParams, model: &Gpt, arguments: &Arguments) -> GradientsParams {
+fn clipped(
+    gradients: GradientsParams,
+    model: &Gpt,
+    arguments: &Arguments,
+) -> Result<GradientsParams> {
     match arguments.clip {
-        Some(max_norm) => clip_grad_norm(gradients, model, max_norm).0,
-        None => gradients,
+        Some(max_norm) => Ok(clip_grad_norm(gradients, model, max_norm)?.0),
+        None => Ok(gradients),
     }
 }

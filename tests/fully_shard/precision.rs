@@ -235,7 +235,7 @@ fn the_norm_of_stages_one_and_two_is_that_of_the_whole_model() {
             sum.add(&start, GradientsParams::from_grads(loss.backward(), &start));
             sum.end_rank(&start);
         }
-        let (clipped, norm) = clip_grad_norm(sum.mean(&start), &start, 0.01);
+        let (clipped, norm) = clip_grad_norm(sum.mean(&start), &start, 0.01).expect("a norm");
         let expected = bits(&adamw().step(LR, start.clone(), clipped));
         let build = || AdamWConfig::new().with_weight_decay(0.1);
         for element_wise in [true, false] {
@@ -300,6 +300,33 @@ fn micro_steps_reduced_one_by_one() {
         let (second, third) = found.expect("no fault");
         assert!(second == expected, "stage 2");
         assert!(third == expected, "stage 3");
+    }
+}
+
+#[test]
+fn means_of_two_kinds_of_micro_steps_and_norms_that_are_none_are_refused() {
+    let start = Mutex::new(started());
+    let device = Device::flex().autodiff();
+    let found = run_group(2, |group| {
+        let start = start.lock().expect("not poisoned").clone();
+        let config = ShardedOptimizerConfig {
+            average_micro_steps: true,
+            ..ShardedOptimizerConfig::default()
+        };
+        let optimizer = AdamWConfig::new().build();
+        let (mut sharded, model) =
+            ShardedOptimizer::wrap_with(start.clone(), optimizer, &group, config)?;
+        sharded.no_sync(|| model.loss(0, &device).backward());
+        let mixed = sharded.accumulate(model.loss(1, &device).backward());
+        let loss = start.loss(0, &device).backward();
+        let gradients = GradientsParams::from_grads(loss, &start);
+        let negative = clip_grad_norm(gradients, &start, -1.0).map(drop);
+        Ok([mixed, negative].map(|outcome| outcome.expect_err("refused").to_string()))
+    });
+    for found in found {
+        let [mixed, negative] = found.expect("no fault");
+        assert!(mixed.contains("1 micro-steps of no_sync"), "{mixed}");
+        assert!(negative.contains("a norm of -1"), "{negative}");
     }
 }
 

@@ -312,6 +312,11 @@ impl DataParallel {
         replica::compare(model, &self.table, &self.group)
     }
 
+    /// Micro-steps of [`no_sync`](Self::no_sync) whose gradients wait for the next reduction.
+    pub fn pending_micro_steps(&self) -> usize {
+        self.reducer.pending_micro_steps()
+    }
+
     /// What happened in the last finished step, in order: which gradients were ready when a bucket
     /// was launched.
     pub fn last_events(&self) -> Vec<GradientEvent> {

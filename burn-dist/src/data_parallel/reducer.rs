@@ -145,6 +145,11 @@ impl Reducer {
         state.micro_steps += 1;
     }
 
+    /// Micro-steps whose gradients wait here for the next reduction.
+    pub(super) fn pending_micro_steps(&self) -> usize {
+        self.lock().micro_steps
+    }
+
     pub(super) fn last_events(&self) -> Vec<GradientEvent> {
         self.lock().last_events.clone()
     }

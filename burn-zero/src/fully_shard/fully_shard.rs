@@ -29,7 +29,8 @@ use crate::ShardLayout;
 /// reduce gradients.
 ///
 /// Each trained parameter is kept as this rank's piece of it, one-dimensional, under its own identifier
-/// and path: an optimizer made for the model steps the pieces. Only optimizers that treat elements one by
+/// and path: an optimizer made for the model steps the pieces. What stands in the module's field, with an
+/// identifier of its own, has the parameter's shape and one number. Only optimizers that treat elements one by
 /// one ([`ElementWise`](crate::ElementWise)) give the numbers of the unsharded model; Burn's clipping by
 /// norm is not such, see [`FullySharded::clip_grad_norm`].
 ///

@@ -153,7 +153,7 @@ impl FullySharded {
     /// Gradients of a norm that is not finite are returned as they are.
     ///
     /// # Errors
-    /// What the group met.
+    /// [`DistError::Config`] if `max_norm` is not a positive number; else what the group met.
     pub fn clip_grad_norm<M: Module>(
         &self,
         mut gradients: GradientsParams,
@@ -161,7 +161,7 @@ impl FullySharded {
         max_norm: f64,
     ) -> Result<(GradientsParams, f64)> {
         let norm = self.sum_of_squares(&gradients, model)?.norm();
-        if let Some(factor) = clip_factor(norm, max_norm) {
+        if let Some(factor) = clip_factor(norm, max_norm)? {
             scale(&mut gradients, model, factor);
         }
         Ok((gradients, norm))

@@ -14,6 +14,7 @@ use burn_dist::{DistError, Result};
 use super::gather_order::Visit;
 use super::gradient_shards::gradient_shards;
 use super::shard_context::ShardContext;
+use crate::part_buffer::part_buffer;
 
 /// How a version came from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,20 +205,16 @@ impl ParameterVersion {
         let context = &self.context;
         let dtype = self.dtype(unit);
         let group = &context.groups.shard;
-        let pool = group.communicator().pool();
+        let pieces = context.layout.pieces(unit, group.index()).into_iter();
+        let pieces: Vec<_> = pieces
+            .map(|piece| {
+                let number = context.units[unit].parameters[piece.parameter];
+                let param = self.piece(number).ok_or_else(|| self.moved_on(number))?;
+                Ok((piece.place, param.base().without_autodiff()))
+            })
+            .collect::<Result<_>>()?;
         let part = context.layout.part_len(unit);
-        let mut own = HostBuffer::recycled(pool, dtype, &[part]);
-        let size = dtype.size();
-        let mut end = 0;
-        for piece in context.layout.pieces(unit, group.index()) {
-            let number = context.units[unit].parameters[piece.parameter];
-            let param = self.piece(number).ok_or_else(|| self.moved_on(number))?;
-            let data = param.base().without_autodiff().cast(dtype).into_data();
-            let place = piece.place.start * size..piece.place.end * size;
-            end = place.end;
-            own.bytes_mut()[place].copy_from_slice(data.as_bytes());
-        }
-        own.bytes_mut()[end..].fill(0);
+        let own = part_buffer(group.communicator().pool(), dtype, part, pieces);
         let pass = match (pass, self.is_training()) {
             (Pass::Forward, true) => "a forward pass",
             (Pass::Forward, false) => "an evaluation",

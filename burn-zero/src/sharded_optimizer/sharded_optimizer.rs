@@ -207,6 +207,16 @@ impl ShardedOptimizer {
                 "use no_sync for micro-steps",
             ));
         }
+        let pending = self.parallel.pending_micro_steps();
+        if self.settings.average_micro_steps && pending > 0 {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: {pending} micro-steps of no_sync and others of accumulate in one mean",
+                    self.group().rank()
+                ),
+                "use either of them in a step, or leave average_micro_steps out",
+            ));
+        }
         let shards = self.parallel.sync_shards(gradients)?;
         self.micro_steps += 1;
         self.accumulated = Some(match self.accumulated.take() {
@@ -293,7 +303,7 @@ impl ShardedOptimizer {
         if let Some(max_norm) = self.settings.max_grad_norm {
             let norm = pieces.sum_of_squares(&gradients, parallel)?.norm();
             self.last_norm = Some(norm);
-            if let Some(factor) = clip_factor(norm, max_norm) {
+            if let Some(factor) = clip_factor(norm, max_norm)? {
                 gradients = multiply(gradients, factor);
             }
         }
@@ -316,7 +326,7 @@ impl ShardedOptimizer {
         }
         if let Some(max_norm) = self.settings.max_grad_norm {
             let norm;
-            (gradients, norm) = clip_grad_norm(gradients, &model, max_norm);
+            (gradients, norm) = clip_grad_norm(gradients, &model, max_norm)?;
             self.last_norm = Some(norm);
         }
         let Ownership::Whole(owners) = &self.ownership else {

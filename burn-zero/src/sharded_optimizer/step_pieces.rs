@@ -13,6 +13,7 @@ use burn_dist::{DistError, Result};
 use super::ShardedOptimizerConfig;
 use super::model_values::{ReadPieces, TakeValues};
 use super::shard_module::ShardModule;
+use crate::part_buffer::part_buffer;
 use crate::{NormSum, ShardLayout, ShardPiece};
 
 /// This rank's equal part of every unit.
@@ -212,21 +213,15 @@ impl Pieces {
         layout: &ShardLayout,
     ) -> (DType, Work) {
         let dtype = self.param.unwrap_or(unit_dtype(unit, parallel));
-        let part = layout.part_len(unit);
         let group = parallel.group();
-        let pool = group.communicator().pool();
-        let mut own = HostBuffer::recycled(pool, dtype, &[part]);
-        let size = dtype.size();
-        let mut end = 0;
         let of_unit = self.pieces.iter().zip(&stepped.pieces);
-        for (piece, (_, param)) in of_unit.filter(|(piece, _)| piece.unit == unit) {
-            let data = param.base().inner().cast(dtype).into_data();
-            let place = piece.place.start * size..piece.place.end * size;
-            end = place.end;
-            own.bytes_mut()[place].copy_from_slice(data.as_bytes());
-        }
-        // Padding: nobody reads it.
-        own.bytes_mut()[end..].fill(0);
+        let of_unit = of_unit.filter(|(piece, _)| piece.unit == unit);
+        let own = part_buffer(
+            group.communicator().pool(),
+            dtype,
+            layout.part_len(unit),
+            of_unit.map(|(piece, (_, param))| (piece.place.clone(), param.base().inner())),
+        );
         (dtype, group.start(Operation::AllGather, own))
     }
 }
