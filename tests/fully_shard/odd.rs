@@ -353,3 +353,34 @@ fn a_backward_pass_after_the_step_and_two_versions_in_one_loss_are_refused() {
         assert!(error.contains("two versions"), "{error}");
     }
 }
+
+/// Graphs hold what a pass needs, and nothing that holds graphs: a model that only ran forward is gone
+/// when it is dropped.
+#[test]
+fn a_model_that_only_ran_forward_is_gone_when_it_is_dropped() {
+    fn check<M: Toy + 'static>() {
+        let start = Mutex::new(M::init(&Device::flex().autodiff()));
+        let found = run_group(2, |group| {
+            let device = Device::flex().autodiff();
+            let start = start.lock().expect("not poisoned").clone();
+            let held = std::sync::Arc::strong_count(group.communicator());
+            {
+                let (_, model) = FullyShard::new(&group).least_unit_bytes(0).wrap(start)?;
+                (0..3).for_each(|item| drop(model.loss(item, &device)));
+            }
+            // Burn tidies up when it next runs backward.
+            for _ in 0..3 {
+                let x = Tensor::<1>::ones([1], &device).require_grad();
+                drop((x.clone() * x).backward());
+            }
+            Ok((held, std::sync::Arc::strong_count(group.communicator())))
+        });
+        for found in found {
+            let (before, after) = found.expect("no fault");
+            assert_eq!(before, after, "something holds the group");
+        }
+    }
+    check::<Stack>();
+    check::<crate::models::Recurrent>();
+    check::<crate::models::Tied>();
+}

@@ -9,6 +9,7 @@ use burn_dist::communicator::{HostBuffer, Operation};
 use burn_dist::data_parallel::{ParameterSpec, ParameterTable};
 use burn_dist::{DistError, Result};
 
+use super::graph_ties::Marks;
 use super::parameter_version::ParameterVersion;
 use super::shard_context::ShardContext;
 use super::shard_groups::ShardGroups;
@@ -19,6 +20,7 @@ use super::sharded_parameter::ShardedParameter;
 pub(crate) struct Attach<'a> {
     pub(crate) table: &'a ParameterTable,
     pub(crate) version: Arc<ParameterVersion>,
+    pub(crate) marks: Arc<Marks>,
     /// Parameters that are left as they are.
     pub(crate) ignored: Vec<ParamId>,
     pub(crate) known: HashMap<ParamId, ShardedParameter>,
@@ -175,7 +177,7 @@ impl Reparameterizer for &mut Attach<'_> {
                     return (param, None);
                 };
                 let piece = Param::initialized(id, self.piece(number, values));
-                let first = ShardedParameter::new(&self.version, number, place, piece);
+                let first = ShardedParameter::new(&self.version, &self.marks, number, place, piece);
                 self.known.insert(id, first.clone());
                 first
             }

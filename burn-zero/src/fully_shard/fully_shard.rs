@@ -11,6 +11,7 @@ use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::attach::{Attach, ReadUnmanaged, Recheckpoint, from_root, is_root};
 use super::fully_sharded::FullySharded;
+use super::graph_ties::Marks;
 use super::parameter_version::ParameterVersion;
 use super::shard_context::{ContextOptions, ManagedParameter, ShardContext};
 use super::shard_groups::ShardGroups;
@@ -178,6 +179,7 @@ impl FullyShard {
         let unmanaged = self.unmanaged(&model, &table, &context, &ignored)?;
         let mut attach = Attach {
             version: ParameterVersion::new(context.clone()),
+            marks: Arc::new(Marks::new(&context.device, &context.units)),
             ignored,
             table: &table,
             known: HashMap::new(),

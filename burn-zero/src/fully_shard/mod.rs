@@ -9,8 +9,9 @@
 //! | `attach.rs` | takes a model's parameters apart |
 //! | `sharded_parameter.rs` | how a parameter is a shard and acts whole |
 //! | `parameter_version.rs` | the values of all parameters between two steps, and what is gathered of them |
+//! | `graph_ties.rs` | marks, leaves and shared uses: what ties parameters to autodiff graphs |
 //! | `gather_order.rs` | which unit comes next |
-//! | `shard_context.rs` | layout and marks of one wrapped model |
+//! | `shard_context.rs` | layout of one wrapped model |
 //! | `shard_groups.rs` | its ranks |
 //! | `gradient_sums.rs`, `gradient_shards.rs` | gradients in, this rank's part of their means out |
 
@@ -21,6 +22,7 @@ mod fully_sharded;
 mod gather_order;
 mod gradient_shards;
 mod gradient_sums;
+mod graph_ties;
 mod mixed_precision_policy;
 mod parameter_version;
 mod shard_context;

@@ -1,11 +1,9 @@
 //! [`ParameterVersion`]: the values of all parameters between two steps.
 
-use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 use burn_dist::backend::{self, LeafId, ParameterSource, Pass, UnitMemory};
 use burn_dist::communicator::{HostBuffer, Operation, Work};
@@ -13,6 +11,7 @@ use burn_dist::{DistError, Result};
 
 use super::gather_order::Visit;
 use super::gradient_shards::gradient_shards;
+use super::graph_ties::{GraphTies, Marks};
 use super::shard_context::ShardContext;
 use crate::part_buffer::part_buffer;
 
@@ -38,11 +37,14 @@ pub(crate) struct ParameterVersion {
     slots: Mutex<Vec<Slot>>,
     next: Mutex<Option<Next>>,
     window: Mutex<Window>,
+    /// Held by the model.
+    ties: Mutex<Weak<GraphTies>>,
 }
 
 #[derive(Debug, Clone)]
 struct Slot {
-    piece: Option<Param<Tensor<1>>>,
+    /// Its values, untracked.
+    piece: Option<Tensor<1>>,
     leaf: Option<LeafId>,
     /// The last parameter that showed it has moved on to another version.
     moved: bool,
@@ -68,9 +70,6 @@ struct Window {
     ahead: Option<(usize, Work)>,
     before: Option<Visit>,
     last: Option<Visit>,
-    /// Parameters of recurrent layers, which are read at every time step: autodiff is to add their
-    /// gradients up as it would at a leaf, so that all uses are of one node.
-    shared: HashMap<usize, Box<dyn Any + Send>>,
 }
 
 impl std::fmt::Debug for Window {
@@ -105,6 +104,7 @@ impl ParameterVersion {
             slots: Mutex::new(slots),
             next: Mutex::default(),
             window: Mutex::default(),
+            ties: Mutex::default(),
         })
     }
 
@@ -139,6 +139,16 @@ impl ParameterVersion {
         version
     }
 
+    /// What the parameters of this version have in common in autodiff graphs.
+    pub(crate) fn ties(&self, marks: &Arc<Marks>) -> Arc<GraphTies> {
+        let mut ties = lock(&self.ties);
+        ties.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(GraphTies::new(marks.clone()));
+            *ties = Arc::downgrade(&new);
+            new
+        })
+    }
+
     /// What the parameters that show this piece hold.
     pub(crate) fn holder(&self, parameter: usize) -> Arc<()> {
         lock(&self.slots)[parameter].holders.clone()
@@ -149,29 +159,31 @@ impl ParameterVersion {
         lock(&self.slots)[parameter].piece = None;
     }
 
-    /// Lets go of a piece if the caller is the last that shows it.
-    pub(crate) fn forget_last(&self, parameter: usize) {
+    /// Lets go of a piece if the caller is the last that shows it, and tells whether it was.
+    pub(crate) fn forget_last(&self, parameter: usize) -> bool {
         let mut slots = lock(&self.slots);
         let slot = &mut slots[parameter];
         // The slot and the caller.
-        if Arc::strong_count(&slot.holders) == 2 {
+        let is_last = Arc::strong_count(&slot.holders) == 2;
+        if is_last {
             slot.piece = None;
             slot.moved = true;
         }
+        is_last
     }
 
-    pub(crate) fn put(&self, parameter: usize, piece: Param<Tensor<1>>) {
-        let leaf = backend::leaf_of(&piece.base());
+    pub(crate) fn put(&self, parameter: usize, piece: &Tensor<1>) {
+        let leaf = backend::leaf_of(piece);
         let mut slots = lock(&self.slots);
         slots[parameter].leaf = leaf;
-        slots[parameter].piece = Some(piece);
+        slots[parameter].piece = Some(piece.clone().without_autodiff());
         drop(slots);
         // What was gathered with another value, when a part of the model had been mapped before.
         self.reshard();
     }
 
     /// The piece as it is now; one that moved on to the next version is found there.
-    pub(crate) fn piece(&self, parameter: usize) -> Option<Param<Tensor<1>>> {
+    fn piece(&self, parameter: usize) -> Option<Tensor<1>> {
         if let Some(piece) = &lock(&self.slots)[parameter].piece {
             return Some(piece.clone());
         }
@@ -179,22 +191,17 @@ impl ParameterVersion {
         next.piece(parameter)
     }
 
-    /// The tensor that all uses of a recurrent layer's parameter share.
-    pub(crate) fn shared_use<const D: usize>(&self, parameter: usize) -> Option<Tensor<D>> {
-        let window = lock(&self.window);
-        let tensor = window.shared.get(&parameter)?;
-        tensor.downcast_ref::<Tensor<D>>().cloned()
-    }
-
-    pub(crate) fn share_use<const D: usize>(&self, parameter: usize, tensor: Tensor<D>) {
-        lock(&self.window)
-            .shared
-            .insert(parameter, Box::new(tensor));
-    }
-
     /// Lets go of everything that is gathered.
     pub(crate) fn reshard(&self) {
         *lock(&self.window) = Window::default();
+        self.end_shared_uses();
+    }
+
+    /// The forward pass has left the unit, or the backward pass is done with it.
+    fn end_shared_uses(&self) {
+        if let Some(ties) = lock(&self.ties).upgrade() {
+            ties.end_shared_uses();
+        }
     }
 
     fn is_training(&self) -> bool {
@@ -209,8 +216,8 @@ impl ParameterVersion {
         let pieces: Vec<_> = pieces
             .map(|piece| {
                 let number = context.units[unit].parameters[piece.parameter];
-                let param = self.piece(number).ok_or_else(|| self.moved_on(number))?;
-                Ok((piece.place, param.base().without_autodiff()))
+                let values = self.piece(number).ok_or_else(|| self.moved_on(number))?;
+                Ok((piece.place, values))
             })
             .collect::<Result<_>>()?;
         let part = context.layout.part_len(unit);
@@ -244,7 +251,7 @@ impl ParameterVersion {
             if let Some(left) = left.filter(|_| context.reshard_after_forward || !training) {
                 window.gathered.remove(&left);
             }
-            window.shared.clear();
+            self.end_shared_uses();
         }
         if let Some(memory) = window.gathered.get(&unit) {
             return Ok(memory.clone());
@@ -322,7 +329,7 @@ impl ParameterSource for ParameterVersion {
         window.gathered.remove(&unit);
         if window.active == Some(unit) {
             window.active = None;
-            window.shared.clear();
+            self.end_shared_uses();
         }
         drop(window);
         let mut sums = self.context.sums();

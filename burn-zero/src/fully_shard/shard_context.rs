@@ -1,12 +1,11 @@
-//! [`ShardContext`]: groups, layout and marks of one wrapped model, on one rank.
+//! [`ShardContext`]: groups and layout of one wrapped model, on one rank.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use burn::module::ParamId;
 use burn::tensor::{DType, Device};
-use burn_dist::backend::{self, BackwardMark, Ladder, MarkTensor, ParameterSource, RungTensor};
 
 use super::gather_order::GatherOrder;
 use super::gradient_sums::GradientSums;
@@ -48,43 +47,12 @@ pub(crate) struct ShardContext {
     pub(crate) layout: ShardLayout,
     pub(crate) reshard_after_forward: bool,
     pub(crate) prefetch: bool,
-    pub(crate) sums: Mutex<GradientSums>,
+    sums: Mutex<GradientSums>,
     order: [Mutex<GatherOrder>; 2],
-    marks: Marks,
     /// Backward passes that have ended.
     passes: AtomicU64,
     /// Gathers started, by unit.
     gathers: Vec<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct Marks {
-    anchor: MarkTensor,
-    ground: RungTensor,
-    rungs: Vec<RungTensor>,
-}
-
-/// Steps of the autodiff graph between two units for each of their parameters: more than the operations
-/// that a model runs between reading one parameter and the next.
-const STRIDE: usize = 64;
-
-impl Marks {
-    fn new(device: &Device, units: &[ShardUnit]) -> Self {
-        let ground = Ladder::new(device, 0).next_rung();
-        let mut ladder = Ladder::new(device, STRIDE);
-        let rungs = units.iter().map(|unit| {
-            let rung = ladder.next_rung();
-            for _ in 1..unit.parameters.len() {
-                let _ = ladder.next_rung();
-            }
-            rung
-        });
-        Self {
-            rungs: rungs.collect(),
-            anchor: MarkTensor::anchor(device),
-            ground,
-        }
-    }
 }
 
 /// Settings that a context keeps.
@@ -107,7 +75,6 @@ impl ShardContext {
     ) -> Self {
         let sums = GradientSums::new(&parameters, sum_dtypes, options.average_micro_steps);
         Self {
-            marks: Marks::new(&device, &units),
             gathers: units.iter().map(|_| AtomicU64::new(0)).collect(),
             groups,
             device,
@@ -125,18 +92,6 @@ impl ShardContext {
     /// Whether each rank keeps all of this unit.
     pub(crate) fn is_whole(&self, unit: usize) -> bool {
         unit >= self.layout.num_units()
-    }
-
-    /// The mark of a unit, for one use of one of its parameters.
-    pub(crate) fn mark(&self, unit: usize, source: &Arc<dyn ParameterSource>) -> MarkTensor {
-        let Marks {
-            anchor,
-            ground,
-            rungs,
-        } = &self.marks;
-        let pass = backend::mark(anchor, ground, BackwardMark::Pass(source.clone()));
-        let unit_mark = BackwardMark::Unit(source.clone(), unit);
-        backend::mark(&pass, &rungs[unit], unit_mark)
     }
 
     pub(crate) fn sums(&self) -> MutexGuard<'_, GradientSums> {

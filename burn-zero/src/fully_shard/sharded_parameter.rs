@@ -6,6 +6,7 @@ use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, Param, Reparame
 use burn::tensor::{Device, Tensor};
 use burn_dist::backend::{self, ParameterSource, ParameterUse};
 
+use super::graph_ties::{GraphTies, Marks};
 use super::parameter_version::{Change, ParameterVersion};
 
 /// What a parameter of a wrapped model carries: this rank's piece of it, one-dimensional, which
@@ -15,6 +16,7 @@ use super::parameter_version::{Change, ParameterVersion};
 #[derive(Debug, Clone)]
 pub(crate) struct ShardedParameter {
     version: Arc<ParameterVersion>,
+    ties: Arc<GraphTies>,
     parameter: usize,
     /// Its place in the model; a tied parameter stands in several.
     place: usize,
@@ -30,13 +32,17 @@ const CONTAINER: &str = "Reparameterization";
 impl ShardedParameter {
     pub(crate) fn new(
         version: &Arc<ParameterVersion>,
+        marks: &Arc<Marks>,
         parameter: usize,
         place: usize,
         piece: Param<Tensor<1>>,
     ) -> Self {
-        version.put(parameter, piece.clone());
+        version.put(parameter, &piece.base());
+        let ties = version.ties(marks);
+        ties.put(parameter, piece.clone());
         Self {
             version: version.clone(),
+            ties,
             parameter,
             place,
             first: true,
@@ -62,20 +68,25 @@ impl ShardedParameter {
         new: impl FnOnce(Param<Tensor<1>>) -> Param<Tensor<1>>,
     ) -> Self {
         let version = self.version.succeed(self.place, change);
+        let ties = version.ties(self.ties.marks());
         let known = match self.first {
             true => None,
-            false => version.piece(self.parameter),
+            false => ties.piece(self.parameter),
         };
         let piece = known.unwrap_or_else(|| {
             version.forget(self.parameter);
-            self.version.forget_last(self.parameter);
+            if self.version.forget_last(self.parameter) {
+                self.ties.forget(self.parameter);
+            }
             let piece = new(self.piece);
-            version.put(self.parameter, piece.clone());
+            version.put(self.parameter, &piece.base());
+            ties.put(self.parameter, piece.clone());
             piece
         });
         Self {
             _holder: version.holder(self.parameter),
             version,
+            ties,
             parameter: self.parameter,
             place: self.place,
             first: self.first,
@@ -106,14 +117,14 @@ impl Reparameterization for ShardedParameter {
         }
         let known = managed
             .recurrent
-            .then(|| self.version.shared_use(self.parameter));
+            .then(|| self.ties.shared_use(self.parameter));
         if let Some(tensor) = known.flatten() {
             return tensor;
         }
-        let mark = context.mark(managed.unit, &source);
+        let mark = self.ties.marks().of_unit(managed.unit, &source);
         let tensor: Tensor<D> = backend::unshard(piece, &mark, parameter);
         if managed.recurrent {
-            self.version.share_use(self.parameter, tensor.clone());
+            self.ties.share_use(self.parameter, tensor.clone());
         }
         tensor
     }
