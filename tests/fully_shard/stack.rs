@@ -26,10 +26,17 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.layers.iter().fold(x, |x, layer| {
+    /// The first layers only.
+    pub(crate) fn start(&self, x: Tensor<2>, layers: usize) -> Tensor<2> {
+        self.layers[..layers].iter().fold(x, |x, layer| {
             x.clone() + relu(layer.linear.forward(layer.norm.forward(x)))
         })
+    }
+}
+
+impl Stack {
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.start(x, DEPTH)
     }
 }
 

@@ -12,9 +12,9 @@ use burn_zero::{FullyShard, FullySharded, StateBytes, ZeroStage};
 use tests::run_group;
 
 use crate::adamw;
-use crate::models::Toy;
+use crate::models::{Toy, fill};
 use crate::runs::{LR, bits};
-use crate::stack::{DEPTH, LAYER, Stack};
+use crate::stack::{DEPTH, LAYER, Stack, WIDTH};
 use crate::wide::Wide;
 
 /// Calls since the log was cleared: gathers and reductions of gradients.
@@ -92,6 +92,23 @@ fn a_pass_gathers_and_reduces_each_unit_as_often_as_it_says() {
         assert_eq!(reductions, 0);
         Ok(())
     });
+}
+
+/// Once the order is known, a unit is under way before its layer is reached.
+#[test]
+fn the_next_unit_travels_while_this_one_computes() {
+    for (prefetch, expected) in [(true, 3), (false, 2)] {
+        recorded(2, |group, log, start| {
+            let settings = FullyShard::new(&group).least_unit_bytes(0);
+            let (_, model) = settings.prefetch(prefetch).wrap(start)?;
+            let x = || fill([3, WIDTH], 1, &Device::flex());
+            drop(model.valid().forward(x()));
+            counts(log);
+            drop(model.valid().start(x(), 2));
+            assert_eq!(counts(log).0, expected, "prefetch: {prefetch}");
+            Ok(())
+        });
+    }
 }
 
 #[test]
