@@ -22,9 +22,13 @@ mod traffic;
 #[path = "zero/wide.rs"]
 mod wide;
 
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use models::{Convolutional, Encoder, Partly, Recurrent, Tied};
-use runs::{check, check_long};
+use burn::tensor::{Device, Tensor};
+use burn_zero::{FullyShard, UnitPolicy};
+use models::{Convolutional, Encoder, Partly, Recurrent, Tied, Toy, fill};
+use runs::{check, check_long, check_with};
 
 pub(crate) fn adamw() -> ModuleOptimizer {
     AdamWConfig::new().with_weight_decay(0.1).init()
@@ -67,4 +71,35 @@ fn a_hundred_steps() {
     check_long::<Convolutional>(adamw);
     check_long::<Tied>(adamw);
     check_long::<Partly>(adamw);
+}
+
+/// A layer that only every other rank uses, in a unit that all gather.
+#[derive(Module, Debug)]
+struct Sometimes {
+    always: Linear,
+    sometimes: Linear,
+}
+
+impl Toy for Sometimes {
+    fn init(device: &Device) -> Self {
+        Self {
+            always: LinearConfig::new(4, 4).init(device),
+            sometimes: LinearConfig::new(4, 4).init(device),
+        }
+    }
+
+    fn loss(&self, item: usize, device: &Device) -> Tensor<1> {
+        let mut x = self.always.forward(fill([3, 4], item, device));
+        if item.is_multiple_of(2) {
+            x = self.sometimes.forward(x);
+        }
+        x.square().mean()
+    }
+}
+
+#[test]
+fn a_layer_that_some_ranks_use() {
+    check_with::<Sometimes>(adamw, |group| {
+        FullyShard::new(group).units(UnitPolicy::Whole)
+    });
 }
