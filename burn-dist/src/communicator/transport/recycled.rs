@@ -38,7 +38,11 @@ impl MemoryPool {
     pub fn take(&self, len: usize) -> Bytes {
         let words = len.div_ceil(8);
         let memory = self.lock().take(words);
-        let memory = memory.unwrap_or_else(|| fresh(words));
+        let mut memory = memory.unwrap_or_else(|| fresh(words));
+        if cfg!(debug_assertions) {
+            // NaN as a float of any width: who reads what nobody wrote is found out.
+            memory.fill(u64::MAX);
+        }
         let controller = Recycled {
             memory,
             pool: self.clone(),
