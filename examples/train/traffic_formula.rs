@@ -38,22 +38,24 @@ pub(super) fn bytes_of_all_ranks(
             // And a byte per parameter to know whether any rank used it.
             reduced + gathered + twice(tensors) + norm
         }
-        Strategy::Fully(sharded, _) => fully_sharded(sharded, tensors, arguments, ranks, replicas),
+        Strategy::Fully(sharded, _) => {
+            let constant = fully_sharded(sharded, tensors, arguments, ranks, replicas);
+            let shards = ranks / replicas;
+            let units = (0..sharded.layout().num_units()).zip(gathers);
+            let elements = units.map(|(unit, count)| padded(sharded, unit) * count);
+            let gathered = elements.sum::<u64>() * compute_size(arguments);
+            return constant * steps + gathered * (shards - 1) * replicas;
+        }
         // The plain twin asks for each parameter whether any rank used it: one byte.
         Strategy::Plain(..) => twice(elements * size) + twice(tensors),
         Strategy::Overlapped(..) | Strategy::AsRanks(..) => twice(elements * size),
     };
-    let gathered = match strategy {
-        Strategy::Fully(sharded, _) => {
-            let shards = ranks / replicas;
-            let padded = |unit| sharded.layout().part_len(unit) as u64 * shards;
-            let units = (0..sharded.layout().num_units()).zip(gathers);
-            let elements: u64 = units.map(|(unit, count)| padded(unit) * count).sum();
-            elements * compute_size(arguments) * (shards - 1) * replicas
-        }
-        _ => 0,
-    };
-    per_step * steps + gathered
+    per_step * steps
+}
+
+/// Elements of a unit on all its ranks.
+fn padded(sharded: &FullySharded, unit: usize) -> u64 {
+    (sharded.layout().part_len(unit) * sharded.layout().ranks()) as u64
 }
 
 fn compute_size(arguments: &Arguments) -> u64 {
@@ -63,7 +65,7 @@ fn compute_size(arguments: &Arguments) -> u64 {
     }
 }
 
-/// All but the gathers.
+/// Of a step, but for the gathers.
 fn fully_sharded(
     sharded: &FullySharded,
     tensors: u64,
@@ -74,8 +76,8 @@ fn fully_sharded(
     let layout = sharded.layout();
     let shards = ranks / replicas;
     let size = size_of::<f32>() as u64;
-    let padded = |unit: usize| layout.part_len(unit) as u64 * shards;
-    let split: u64 = (0..layout.num_units()).map(padded).sum();
+    let units = 0..layout.num_units();
+    let split: u64 = units.map(|unit| padded(sharded, unit)).sum();
     let reduced = split * size * (shards - 1) * replicas;
     let whole: u64 = whole_elements(sharded) as u64;
     let all_reduce = |bytes: u64, n: u64| 2 * bytes * (n - 1);

@@ -98,14 +98,15 @@ impl Attach<'_> {
 
     fn piece(&self, number: usize, values: HostBuffer) -> Tensor<1> {
         let context = self.context();
-        let managed = &context.parameters[number];
+        let managed = &context.plan.parameters[number];
         let (bytes, dtype, _) = values.into_parts();
-        let elements = match context.is_whole(managed.unit) {
+        let elements = match context.plan.is_whole(managed.unit) {
             true => 0..managed.num_elements(),
             false => {
                 let index = context.groups.shard.index();
-                let pieces = context.layout.pieces(managed.unit, index).into_iter();
-                let own = |piece: usize| context.units[managed.unit].parameters[piece] == number;
+                let pieces = context.plan.layout.pieces(managed.unit, index).into_iter();
+                let own =
+                    |piece: usize| context.plan.units[managed.unit].parameters[piece] == number;
                 pieces
                     .filter(|piece| own(piece.parameter))
                     .map(|piece| piece.elements)
@@ -153,7 +154,7 @@ impl Reparameterizer for &mut Attach<'_> {
         let place = self.places;
         self.places += 1;
         let context = self.version.context.clone();
-        let parameters = &context.parameters;
+        let parameters = &context.plan.parameters;
         let number = parameters.iter().position(|managed| managed.id == id);
         // Takes the parameter's settings over without giving it its first value.
         let emptied = |param: Param<Tensor<D>>, id: ParamId| {

@@ -13,11 +13,10 @@ use super::attach::{Attach, ReadUnmanaged, Recheckpoint, from_root, is_root};
 use super::fully_sharded::FullySharded;
 use super::graph_ties::Marks;
 use super::parameter_version::ParameterVersion;
-use super::shard_context::{ContextOptions, ManagedParameter, ShardContext};
+use super::shard_context::{ContextOptions, ShardContext};
 use super::shard_groups::ShardGroups;
-use super::unit_policy::Planned;
-use super::{MixedPrecisionPolicy, ShardUnit, UnitPolicy};
-use crate::ShardLayout;
+use super::shard_plan::ShardPlan;
+use super::{MixedPrecisionPolicy, UnitPolicy};
 
 /// Fully sharded data parallelism for any module, without touching its code: ZeRO stage 3 (arXiv
 /// 1910.02054, section 5.3).
@@ -179,7 +178,7 @@ impl FullyShard {
         let unmanaged = self.unmanaged(&model, &table, &context, &ignored)?;
         let mut attach = Attach {
             version: ParameterVersion::new(context.clone()),
-            marks: Arc::new(Marks::new(&context.device, &context.units)),
+            marks: Arc::new(Marks::new(&context.device, &context.plan.units)),
             ignored,
             table: &table,
             known: HashMap::new(),
@@ -212,7 +211,7 @@ impl FullyShard {
         context: &ShardContext,
         ignored: &[ParamId],
     ) -> Result<HashMap<ParamId, HostBuffer>> {
-        let managed = context.parameters.iter().map(|managed| managed.id);
+        let managed = context.plan.parameters.iter().map(|managed| managed.id);
         let mut read = ReadUnmanaged {
             others: managed.chain(ignored.iter().copied()).collect(),
             is_root: is_root(&self.groups),
@@ -266,107 +265,23 @@ impl FullyShard {
                 "MixedPrecisionPolicy::reduce and master are f32 or f64",
             ));
         }
-        let kinds: Vec<Kind> = specs
-            .iter()
-            .map(|spec| {
-                let whole = spec.num_elements() < self.whole_below || in_batch_norm(spec, table);
-                Kind::of(spec.dtype, policy, whole)
-            })
-            .collect();
-        let planned = |whole: bool| -> (Vec<usize>, Vec<Planned<'_, Kind>>) {
-            let chosen = (0..specs.len()).filter(|&number| kinds[number].whole == whole);
-            let planned = |number: usize| Planned {
-                name: &specs[number].name,
-                bytes: specs[number].num_elements() * kinds[number].param.size(),
-                kind: kinds[number],
-            };
-            chosen.map(|number| (number, planned(number))).unzip()
+        let whole = |spec: &ParameterSpec| {
+            spec.num_elements() < self.whole_below || in_batch_norm(spec, table)
         };
-        let mut units = Vec::new();
-        for (whole, policy) in [(false, &self.units), (true, &UnitPolicy::Whole)] {
-            let (numbers, planned) = planned(whole);
-            if !whole {
-                units.extend(named(policy.plan(&planned, self.least_unit), &numbers));
-                continue;
-            }
-            units.extend(
-                named(policy.plan(&planned, 0), &numbers).map(|unit| ShardUnit {
-                    name: "the parameters that stay whole".into(),
-                    ..unit
-                }),
-            );
-        }
-        let split = units
-            .iter()
-            .filter(|unit| !kinds[unit.parameters[0]].whole)
-            .map(|unit| {
-                let lengths = unit.parameters.iter().enumerate();
-                let length =
-                    |(position, &number): (usize, &usize)| (position, specs[number].num_elements());
-                lengths.map(length).collect()
-            });
-        let layout = ShardLayout::new(split.collect(), self.groups.shard.size());
-        let mut parameters: Vec<Option<ManagedParameter>> = vec![None; specs.len()];
-        for (unit, members) in units.iter().enumerate() {
-            let mut start = 0;
-            for &number in &members.parameters {
-                let spec = specs[number];
-                parameters[number] = Some(ManagedParameter {
-                    name: spec.name.clone(),
-                    id: spec.id,
-                    shape: spec.shape.clone(),
-                    param: kinds[number].param,
-                    master: kinds[number].master,
-                    unit,
-                    place: start..start + spec.num_elements(),
-                    recurrent: spec.recurrent,
-                });
-                start += spec.num_elements();
-            }
-        }
-        let sum_dtypes = units.iter().map(|unit| kinds[unit.parameters[0]].reduce);
-        let sum_dtypes = sum_dtypes.collect();
-        let parameters = parameters.into_iter().flatten().collect();
-        let groups = self.groups.clone();
+        let plan = ShardPlan::new(
+            &specs,
+            whole,
+            policy,
+            (&self.units, self.least_unit),
+            self.groups.shard.size(),
+        );
         Ok(ShardContext::new(
-            groups,
+            self.groups.clone(),
             device,
-            parameters,
-            units,
-            layout,
-            sum_dtypes,
+            plan,
             self.options,
         ))
     }
-}
-
-/// What the parameters of a unit have in common.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Kind {
-    param: DType,
-    reduce: DType,
-    master: DType,
-    whole: bool,
-}
-
-impl Kind {
-    fn of(dtype: DType, policy: &MixedPrecisionPolicy, whole: bool) -> Self {
-        let param = policy.param.unwrap_or(dtype);
-        Self {
-            param,
-            reduce: policy.reduce.unwrap_or(HostBuffer::sum_dtype(param)),
-            master: policy.master.unwrap_or(HostBuffer::sum_dtype(dtype)),
-            whole,
-        }
-    }
-}
-
-/// Units whose parameters were numbered among some of all.
-fn named(units: Vec<ShardUnit>, numbers: &[usize]) -> impl Iterator<Item = ShardUnit> + '_ {
-    units.into_iter().map(|unit| ShardUnit {
-        name: unit.name,
-        parameters: unit.parameters.iter().map(|&i| numbers[i]).collect(),
-    })
 }
 
 fn attached<M: Module>(model: M, attach: &mut Attach<'_>) -> Result<M> {

@@ -34,12 +34,12 @@ impl FullySharded {
     /// The units: first those that are split, in the order of [`layout`](Self::layout), then those of
     /// parameters that stay whole.
     pub fn units(&self) -> &[ShardUnit] {
-        &self.context.units
+        &self.context.plan.units
     }
 
     /// Which rank holds which elements; prints as a map. Parameters are numbered inside each unit.
     pub fn layout(&self) -> &ShardLayout {
-        &self.context.layout
+        &self.context.plan.layout
     }
 
     /// Elements that this rank keeps, padding apart.
@@ -48,8 +48,8 @@ impl FullySharded {
         let units = 0..layout.num_units();
         let pieces = units.flat_map(|unit| layout.pieces(unit, self.group().index()));
         let split: usize = pieces.map(|piece| piece.place.len()).sum();
-        let parameters = self.context.parameters.iter();
-        let whole = parameters.filter(|parameter| self.context.is_whole(parameter.unit));
+        let parameters = self.context.plan.parameters.iter();
+        let whole = parameters.filter(|parameter| self.context.plan.is_whole(parameter.unit));
         split
             + whole
                 .map(|parameter| parameter.num_elements())
@@ -189,13 +189,13 @@ impl FullySharded {
     /// Over all ranks that hold different pieces; what is whole counts on the first.
     fn sum_of_squares<M: Module>(&self, gradients: &GradientsParams, model: &M) -> Result<NormSum> {
         let context = &self.context;
-        let managed = context.parameters.iter();
+        let managed = context.plan.parameters.iter();
         let counted: HashSet<ParamId> = managed
-            .filter(|managed| !context.is_whole(managed.unit) || self.group().index() == 0)
+            .filter(|managed| !context.plan.is_whole(managed.unit) || self.group().index() == 0)
             .map(|managed| managed.id)
             .collect();
         let sum = sum_of_squares(gradients, model, |id| counted.contains(&id));
-        let mut masters = context.parameters.iter().map(|managed| managed.master);
+        let mut masters = context.plan.parameters.iter().map(|managed| managed.master);
         sum.all_reduce(self.group(), masters.any(|dtype| dtype == DType::F64))
     }
 }

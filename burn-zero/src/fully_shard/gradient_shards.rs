@@ -20,16 +20,16 @@ pub(crate) fn gradient_shards(
     let mut shards = Vec::new();
     for (unit, part) in means.parts.iter().enumerate() {
         let Some(part) = part else { continue };
-        let pieces: Vec<(usize, Range<usize>)> = match context.is_whole(unit) {
+        let pieces: Vec<(usize, Range<usize>)> = match context.plan.is_whole(unit) {
             true => {
-                let numbers = context.units[unit].parameters.iter();
+                let numbers = context.plan.units[unit].parameters.iter();
                 numbers
-                    .map(|&number| (number, context.parameters[number].place.clone()))
+                    .map(|&number| (number, context.plan.parameters[number].place.clone()))
                     .collect()
             }
             false => {
-                let pieces = context.layout.pieces(unit, index).into_iter();
-                let number = |piece: usize| context.units[unit].parameters[piece];
+                let pieces = context.plan.layout.pieces(unit, index).into_iter();
+                let number = |piece: usize| context.plan.units[unit].parameters[piece];
                 pieces
                     .map(|piece| (number(piece.parameter), piece.place))
                     .collect()
@@ -37,7 +37,7 @@ pub(crate) fn gradient_shards(
         };
         for (number, place) in pieces {
             if let Some(leaf) = leaf(number).filter(|_| means.used[number]) {
-                let master = context.parameters[number].master;
+                let master = context.plan.parameters[number].master;
                 shards.push((leaf, excerpt(part, place, master)));
             }
         }

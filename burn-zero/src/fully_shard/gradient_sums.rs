@@ -5,7 +5,8 @@ use burn_dist::backend::LeafId;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp, Work};
 use burn_dist::{DistError, Result};
 
-use super::shard_context::{ManagedParameter, ShardContext};
+use super::shard_context::ShardContext;
+use super::shard_plan::{ManagedParameter, ShardPlan};
 
 /// The sum of a unit's gradients.
 #[derive(Debug, Default)]
@@ -43,7 +44,7 @@ pub(crate) struct GradientSums {
     touched: Vec<bool>,
     earlier: Vec<bool>,
     leaves: Vec<Option<LeafId>>,
-    /// Units whose reduction over shards runs.
+    /// The unit whose reduction over shards runs.
     running: Option<usize>,
     /// `false` inside `no_sync`.
     pub(crate) syncing: bool,
@@ -54,14 +55,13 @@ pub(crate) struct GradientSums {
 }
 
 impl GradientSums {
-    pub(crate) fn new(
-        parameters: &[ManagedParameter],
-        dtypes: Vec<DType>,
-        average_micro_steps: bool,
-    ) -> Self {
+    pub(crate) fn new(plan: &ShardPlan, average_micro_steps: bool) -> Self {
+        let ShardPlan {
+            parameters, units, ..
+        } = plan;
         Self {
-            units: dtypes.iter().map(|_| UnitSum::default()).collect(),
-            dtypes,
+            units: units.iter().map(|_| UnitSum::default()).collect(),
+            dtypes: plan.sum_dtypes.clone(),
             average_micro_steps,
             pending: parameters.iter().map(|_| None).collect(),
             touched: vec![false; parameters.len()],
@@ -86,13 +86,13 @@ impl GradientSums {
     ) -> Result<()> {
         let ManagedParameter {
             unit, place, name, ..
-        } = &context.parameters[parameter];
+        } = &context.plan.parameters[parameter];
         if self.units[*unit].launched {
             return Err(DistError::config(
                 format!(
                     "rank {}: the gradient of {name} came after its unit {} had been reduced",
                     context.groups.shard.rank(),
-                    context.units[*unit].name
+                    context.plan.units[*unit].name
                 ),
                 "run the backward passes of earlier micro-steps inside no_sync",
             ));
@@ -124,7 +124,7 @@ impl GradientSums {
 
     fn buffer(&mut self, context: &ShardContext, unit: usize) -> &mut HostBuffer {
         let pool = context.groups.shard.communicator().pool();
-        let (dtype, len) = (self.dtypes[unit], padded(context, unit));
+        let (dtype, len) = (self.dtypes[unit], context.plan.padded_len(unit));
         self.units[unit]
             .buffer
             .get_or_insert_with(|| HostBuffer::recycled(pool, dtype, &[len]))
@@ -142,9 +142,9 @@ impl GradientSums {
 
     /// Adds this pass to the passes before.
     fn settle(&mut self, context: &ShardContext, unit: usize) {
-        for &parameter in &context.units[unit].parameters {
+        for &parameter in &context.plan.units[unit].parameters {
             if let Some(sum) = self.pending[parameter].take() {
-                let start = context.parameters[parameter].place.start;
+                let start = context.plan.parameters[parameter].place.start;
                 self.buffer(context, unit).put(start, &sum, false);
             }
         }
@@ -157,15 +157,15 @@ impl GradientSums {
             .take()
             .expect("invariant: asked before");
         let mut end = 0;
-        for &parameter in &context.units[unit].parameters {
-            let place = context.parameters[parameter].place.clone();
+        for &parameter in &context.plan.units[unit].parameters {
+            let place = context.plan.parameters[parameter].place.clone();
             end = place.end;
             if !self.touched[parameter] && !self.earlier[parameter] {
                 buffer.fill_neutral(place);
             }
         }
-        buffer.fill_neutral(end..padded(context, unit));
-        let operation = match context.is_whole(unit) {
+        buffer.fill_neutral(end..context.plan.padded_len(unit));
+        let operation = match context.plan.is_whole(unit) {
             true => Operation::AllReduce(ReduceOp::Sum),
             false => Operation::ReduceScatter(ReduceOp::Sum),
         };
@@ -278,18 +278,7 @@ impl GradientSums {
 fn label(context: &ShardContext, unit: usize) -> String {
     format!(
         "the gradients of {} in backward pass {}",
-        context.units[unit].name,
+        context.plan.units[unit].name,
         context.passes() + 1
     )
-}
-
-/// Elements of a unit's sum, padding included.
-fn padded(context: &ShardContext, unit: usize) -> usize {
-    match context.is_whole(unit) {
-        true => {
-            let last = context.units[unit].parameters.last();
-            last.map_or(0, |&last| context.parameters[last].place.end)
-        }
-        false => context.layout.part_len(unit) * context.layout.ranks(),
-    }
 }

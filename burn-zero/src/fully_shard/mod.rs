@@ -11,7 +11,8 @@
 //! | `parameter_version.rs` | the values of all parameters between two steps, and what is gathered of them |
 //! | `graph_ties.rs` | marks, leaves and shared uses: what ties parameters to autodiff graphs |
 //! | `gather_order.rs` | which unit comes next |
-//! | `shard_context.rs` | layout of one wrapped model |
+//! | `shard_plan.rs` | where each parameter lies, and in which types; pure |
+//! | `shard_context.rs` | plan, ranks and counts of one wrapped model |
 //! | `shard_groups.rs` | its ranks |
 //! | `gradient_sums.rs`, `gradient_shards.rs` | gradients in, this rank's part of their means out |
 
@@ -27,6 +28,7 @@ mod mixed_precision_policy;
 mod parameter_version;
 mod shard_context;
 mod shard_groups;
+mod shard_plan;
 mod sharded_parameter;
 mod unit_policy;
 

@@ -94,7 +94,7 @@ impl ParameterVersion {
             moved: false,
             holders: Arc::new(()),
         };
-        let slots = context.parameters.iter().map(|_| slot()).collect();
+        let slots = context.plan.parameters.iter().map(|_| slot()).collect();
         Self::with_slots(context, slots)
     }
 
@@ -212,15 +212,15 @@ impl ParameterVersion {
         let context = &self.context;
         let dtype = self.dtype(unit);
         let group = &context.groups.shard;
-        let pieces = context.layout.pieces(unit, group.index()).into_iter();
+        let pieces = context.plan.layout.pieces(unit, group.index()).into_iter();
         let pieces: Vec<_> = pieces
             .map(|piece| {
-                let number = context.units[unit].parameters[piece.parameter];
+                let number = context.plan.units[unit].parameters[piece.parameter];
                 let values = self.piece(number).ok_or_else(|| self.moved_on(number))?;
                 Ok((piece.place, values))
             })
             .collect::<Result<_>>()?;
-        let part = context.layout.part_len(unit);
+        let part = context.plan.layout.part_len(unit);
         let own = part_buffer(group.communicator().pool(), dtype, part, pieces);
         let pass = match (pass, self.is_training()) {
             (Pass::Forward, true) => "a forward pass",
@@ -229,7 +229,7 @@ impl ParameterVersion {
         };
         let label = format!(
             "{} in {pass} after {} backward passes",
-            context.units[unit].name,
+            context.plan.units[unit].name,
             context.passes()
         );
         context.count_gather(unit);
@@ -237,8 +237,8 @@ impl ParameterVersion {
     }
 
     fn dtype(&self, unit: usize) -> DType {
-        let first = self.context.units[unit].parameters[0];
-        self.context.parameters[first].param
+        let first = self.context.plan.units[unit].parameters[0];
+        self.context.plan.parameters[first].param
     }
 
     /// Makes a unit whole, and starts the one that came next the last time.
@@ -283,7 +283,7 @@ impl ParameterVersion {
             format!(
                 "rank {}: a pass needs values of {} that a step or a mapper has replaced",
                 self.context.groups.shard.rank(),
-                self.context.parameters[parameter].name
+                self.context.plan.parameters[parameter].name
             ),
             "run the backward pass before the step, or keep a clone of the model until then; change the whole model at once, not a part of it",
         )
@@ -304,7 +304,7 @@ fn mark(joined: &mut Vec<bool>, place: usize) {
 
 impl ParameterSource for ParameterVersion {
     fn whole(&self, parameter: usize, pass: Pass) -> Result<(Arc<UnitMemory>, Range<usize>)> {
-        let managed = &self.context.parameters[parameter];
+        let managed = &self.context.plan.parameters[parameter];
         let unit = match lock(&self.slots)[parameter].moved {
             true => Err(self.moved_on(parameter)),
             false => Ok(()),

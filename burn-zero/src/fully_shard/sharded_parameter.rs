@@ -100,7 +100,7 @@ impl Reparameterization for ShardedParameter {
 
     fn apply<const D: usize>(&self, _base: Tensor<D>) -> Tensor<D> {
         let context = &self.version.context;
-        let managed = &context.parameters[self.parameter];
+        let managed = &context.plan.parameters[self.parameter];
         let piece = self.piece.base();
         let tracked = piece.is_autodiff() && piece.is_require_grad();
         let source: Arc<dyn ParameterSource> = self.version.clone();
@@ -110,7 +110,7 @@ impl Reparameterization for ShardedParameter {
             shape: managed.shape.clone(),
             dtype: managed.param,
             kept: !tracked || !context.reshard_after_forward,
-            in_place: context.is_whole(managed.unit),
+            in_place: context.plan.is_whole(managed.unit),
         };
         if !tracked {
             return backend::unshard_untracked(piece, parameter);

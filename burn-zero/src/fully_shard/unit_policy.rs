@@ -30,6 +30,7 @@ pub enum UnitPolicy {
 /// What planning needs to know of a parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planned<'a, K> {
+    pub(crate) number: usize,
     pub(crate) name: &'a str,
     pub(crate) bytes: usize,
     /// Parameters of a unit agree in this.
@@ -45,7 +46,7 @@ impl UnitPolicy {
         least: usize,
     ) -> Vec<ShardUnit> {
         let mut units: Vec<(ShardUnit, K, usize)> = Vec::new();
-        for (number, parameter) in parameters.iter().enumerate() {
+        for parameter in parameters {
             let name = self.unit_of(parameter.name);
             let fits = |(unit, kind, bytes): &(ShardUnit, K, usize)| {
                 let room = match self {
@@ -67,7 +68,7 @@ impl UnitPolicy {
                 units.push((ShardUnit { name, parameters }, parameter.kind, 0));
                 units.len() - 1
             });
-            units[unit].0.parameters.push(number);
+            units[unit].0.parameters.push(parameter.number);
             units[unit].2 += parameter.bytes;
         }
         let mut joined: Vec<(ShardUnit, K, usize)> = Vec::new();
@@ -128,12 +129,13 @@ mod tests {
     use super::*;
 
     fn planned(names: &[&'static str]) -> Vec<Planned<'static, u8>> {
-        let parameter = |&name| Planned {
+        let parameter = |(number, &name)| Planned {
+            number,
             name,
             bytes: 100,
             kind: 0,
         };
-        names.iter().map(parameter).collect()
+        names.iter().enumerate().map(parameter).collect()
     }
 
     fn shown(units: &[ShardUnit]) -> Vec<String> {
