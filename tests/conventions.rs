@@ -44,13 +44,28 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["error", "flight", "communicator", "group", "world"],
     ),
     ("data", &["error", "communicator", "group"]),
+    ("placement", &["error", "mesh", "communicator", "group"]),
+    ("random", &[]),
     ("backend", &["error", "communicator", "group"]),
     ("collectives", STRATEGY),
     ("data_parallel", STRATEGY),
+    ("tensor_parallel", PARALLEL_LAYERS),
 ];
 
 /// What a strategy may name: no other strategy.
-const STRATEGY: &[&str] = &["error", "communicator", "group", "backend"];
+const STRATEGY: &[&str] = &["error", "communicator", "group", "placement", "backend"];
+
+/// And what layers of a strategy may: they are made of regions.
+const PARALLEL_LAYERS: &[&str] = &[
+    "error",
+    "mesh",
+    "communicator",
+    "group",
+    "placement",
+    "random",
+    "backend",
+    "collectives",
+];
 
 /// Sibling crates that a crate must not know.
 const STRANGERS: &[(&str, &[&str])] = &[

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Result of everything that can fail because of configuration, peers, files or input.
-pub type Result<T> = std::result::Result<T, DistError>;
+pub type Result<T, E = DistError> = std::result::Result<T, E>;
 
 /// A failure of configuration, of a peer, of a file or of input.
 ///

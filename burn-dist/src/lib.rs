@@ -1,4 +1,4 @@
-//! Distributed training for Burn: world, mesh, process groups, collectives and data parallelism.
+//! Distributed training for Burn: world, mesh, process groups, collectives, data, tensor and sequence parallelism.
 #![warn(missing_docs)]
 
 pub mod backend;
@@ -16,6 +16,9 @@ pub mod fuzzing;
 mod fuzzing;
 mod group;
 pub mod mesh;
+pub mod placement;
+pub mod random;
+pub mod tensor_parallel;
 pub mod world;
 
 pub use error::{DistError, Result};

@@ -18,10 +18,12 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
+use super::column_product::{ColumnGradients, ColumnState};
 use super::gradient_hook::HookedUse;
+use super::known_gradient::KnownGradient;
 use super::parameter_source::{LeafId, LeafSlot, ParameterUse};
 use super::unshard::{Collection, Fetch, Marking};
-use super::{BackwardMark, Conjugate, DistributedBackend, GradientHook, staged};
+use super::{BackwardMark, ColumnProduct, Conjugate, DistributedBackend, GradientHook, staged};
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
 /// untracked and gets nothing.
@@ -186,6 +188,49 @@ impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodi
             parameter.clone(),
         );
         finish!(prepared, parameter, output)
+    }
+
+    fn dist_column_product(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        column: ColumnProduct,
+    ) -> FloatTensor<Self> {
+        let prepared = ColumnGradients
+            .prepare::<C>([input.node(), weight.node()])
+            .compute_bound();
+        let (input_tracked, weight_tracked) = (input.is_tracked(), weight.is_tracked());
+        match prepared.stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let keeps_whole = column.sequence_dim.is_some() && !column.regather;
+                let keeps_input = weight_tracked && !keeps_whole;
+                let kept_input = keeps_input.then(|| prepared.checkpoint(&input));
+                let kept_weight = input_tracked.then(|| prepared.checkpoint(&weight));
+                let whole = column.whole::<B>(input.into_primitive());
+                let state = ColumnState {
+                    whole: (weight_tracked && keeps_whole).then(|| whole.clone()),
+                    input: kept_input,
+                    weight: kept_weight,
+                    column,
+                };
+                let output = ColumnProduct::product::<B>(whole, weight.into_primitive());
+                prepared.finish(state, output)
+            }
+            OpsKind::UnTracked(prepared) => {
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                prepared.finish(B::dist_column_product(input, weight, column))
+            }
+        }
+    }
+
+    fn dist_known_gradient(
+        input: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        slopes: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let prepared = KnownGradient.prepare::<C>([input.node()]).compute_bound();
+        drop(input);
+        let output = values.into_primitive();
+        finish!(prepared, slopes.into_primitive(), output)
     }
 
     fn dist_leaf(tensor: FloatTensor<Self>, slot: LeafSlot) -> FloatTensor<Self> {

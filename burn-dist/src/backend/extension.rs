@@ -3,7 +3,7 @@
 use burn::backend::{Backend as BurnBackend, backend_extension, tensor::FloatTensor};
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
-use super::{BackwardMark, Conjugate, GradientHook, staged, unshard};
+use super::{BackwardMark, ColumnProduct, Conjugate, GradientHook, staged, unshard};
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
 ///
@@ -61,6 +61,29 @@ pub trait DistributedBackend: BurnBackend {
     fn dist_leaf(tensor: FloatTensor<Self>, slot: LeafSlot) -> FloatTensor<Self> {
         drop(slot);
         tensor
+    }
+
+    /// The product with this rank's columns of a matrix.
+    #[fusion(default)]
+    fn dist_column_product(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        column: ColumnProduct,
+    ) -> FloatTensor<Self> {
+        let whole = column.whole::<Self>(input);
+        ColumnProduct::product::<Self>(whole, weight)
+    }
+
+    /// `values [rows, 1]`; on `Autodiff` as a function of `input [rows, d]`, whose derivative, row by row,
+    /// is `slopes [rows, d]`.
+    #[fusion(default)]
+    fn dist_known_gradient(
+        input: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        slopes: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        drop((input, slopes));
+        values
     }
 
     /// A mark right above `rung` that runs before `below` in a backward pass.

@@ -10,16 +10,21 @@
 //! | `gradient_hook.rs` | a gradient, the moment it is ready |
 //! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
 //! | `backward_mark.rs` | a place in the backward pass |
+//! | `column_product.rs`, `started.rs` | a product whose collectives run beside it |
+//! | `known_gradient.rs` | a function whose derivative was computed with it |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
 mod backward_mark;
+mod column_product;
 mod conjugate;
 mod extension;
 mod gradient_hook;
+mod known_gradient;
 mod ladder;
 mod parameter_source;
 mod staged;
+mod started;
 mod step;
 mod unit_memory;
 mod unshard;
@@ -28,6 +33,7 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use backward_mark::{BackwardMark, MarkTensor};
+pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
@@ -100,6 +106,33 @@ pub fn mark(below: &MarkTensor, rung: &RungTensor, mark: BackwardMark) -> MarkTe
     MarkTensor(Tensor::from_dispatch(Dispatch::dist_mark(
         below, rung, mark,
     )))
+}
+
+/// `[.., s, h], [h, d/n] -> [.., s, d/n]`: the product with this rank's columns; see [`ColumnProduct`].
+///
+/// # Errors
+/// As [`apply`].
+pub fn column_product<const D: usize>(
+    input: Tensor<D>,
+    weight: Tensor<2>,
+    column: ColumnProduct,
+) -> Result<Tensor<D>> {
+    let group = column.group.clone();
+    group.check()?;
+    let output =
+        Dispatch::dist_column_product(input.into_dispatch(), weight.into_dispatch(), column);
+    group.check()?;
+    Ok(Tensor::from_dispatch(output))
+}
+
+/// `[rows, d], [rows, 1], [rows, d] -> [rows, 1]`: `values` as a function of `input`. `slopes` holds, row by
+/// row, their derivative; both are computed without a graph.
+pub fn known_gradient(input: Tensor<2>, values: Tensor<2>, slopes: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::dist_known_gradient(
+        input.into_dispatch(),
+        values.into_dispatch(),
+        slopes.into_dispatch(),
+    ))
 }
 
 /// Which leaf of the autodiff graph a tensor is; `None` without autodiff.

@@ -43,7 +43,7 @@ pub(super) fn read<B: Backend>(tensor: FloatTensor<B>, group: &ProcessGroup) -> 
         })
 }
 
-fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> FloatTensor<B> {
+pub(super) fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> FloatTensor<B> {
     B::float_from_data(buffer.into(), device)
 }
 

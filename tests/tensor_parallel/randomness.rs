@@ -1,0 +1,1 @@
+//! Dropout on whole and on split activations.
