@@ -1,7 +1,5 @@
 //! Layers split over ranks against their dense ones: losses, gradients, weights, traffic, memory.
 
-#[path = "tensor_parallel/draws.rs"]
-mod draws;
 #[path = "tensor_parallel/layers.rs"]
 mod layers;
 #[path = "tensor_parallel/loss.rs"]
