@@ -43,8 +43,7 @@ fn run() -> Result<u8> {
         train(&world, &arguments, &corpus)?;
         return Ok(0);
     }
-    let as_ranks_alone = arguments.as_ranks.map(|_| 1);
-    let ranks = arguments.ranks.or(as_ranks_alone).unwrap_or(2);
+    let ranks = arguments.ranks_to_start();
     let corpus = prepare(&arguments, ranks)?;
     println!(
         "{} files, {:.1} MiB of text",

@@ -17,6 +17,7 @@
 //! | `sharded_optimizer/` | stages 1 and 2 |
 //! | `fully_shard/` | stage 3 |
 //! | `norm_sum.rs`, `clip_grad_norm.rs` | one norm over all gradients, the same in every layout |
+//! | `model_parallel.rs` | whose parts of the model count for a norm |
 //! | `loss_scale.rs` | for models in f16 |
 //! | `part_buffer.rs` | a rank's part of a unit, as it travels |
 #![warn(missing_docs)]
@@ -25,6 +26,7 @@ mod clip_grad_norm;
 mod element_wise;
 mod fully_shard;
 mod loss_scale;
+mod model_parallel;
 mod norm_sum;
 mod part_buffer;
 mod shard_layout;
@@ -32,10 +34,11 @@ mod shardable_optimizer;
 mod sharded_optimizer;
 mod state_bytes;
 
-pub use clip_grad_norm::clip_grad_norm;
+pub use clip_grad_norm::{clip_grad_norm, clip_grad_norm_over};
 pub use element_wise::ElementWise;
 pub use fully_shard::{FullyShard, FullySharded, MixedPrecisionPolicy, ShardUnit, UnitPolicy};
 pub use loss_scale::LossScale;
+pub use model_parallel::ModelParallel;
 pub use norm_sum::NormSum;
 pub use shard_layout::{ShardLayout, ShardPiece};
 pub use shardable_optimizer::ShardableOptimizer;

@@ -3,8 +3,10 @@
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use burn_dist::Result;
 
-use crate::clip_grad_norm::{scale, sum_of_squares};
+use crate::ModelParallel;
+use crate::clip_grad_norm::{scale, total};
 
 /// A factor on the loss, taken off the gradients again; it halves when a gradient overflows, and doubles
 /// after a while without.
@@ -45,15 +47,35 @@ impl LossScale {
 
     /// Takes the scale off gradients that are whole on this rank; `None` if one of them is not finite:
     /// then skip the step. Local; ranks that hold the same gradients decide alike.
+    ///
+    /// # Errors
+    /// [`DistError::Config`](burn_dist::DistError::Config) if a layer is split over ranks: see
+    /// [`unscale_over`](Self::unscale_over).
     pub fn unscale<M: Module>(
+        &mut self,
+        gradients: GradientsParams,
+        model: &M,
+    ) -> Result<Option<GradientsParams>> {
+        self.unscale_over(gradients, model, &ModelParallel::new())
+    }
+
+    /// As [`unscale`](Self::unscale), for a model whose layers are split over ranks, which decide together.
+    /// Collective: a small all_reduce over each group.
+    ///
+    /// # Errors
+    /// [`DistError::Config`](burn_dist::DistError::Config) for a parameter that is split over another
+    /// group; else what a group met.
+    pub fn unscale_over<M: Module>(
         &mut self,
         mut gradients: GradientsParams,
         model: &M,
-    ) -> Option<GradientsParams> {
-        let overflow = sum_of_squares(&gradients, model, |_| true).num_not_finite() > 0;
-        let factor = self.decide(overflow)?;
-        scale(&mut gradients, model, factor);
-        Some(gradients)
+        model_parallel: &ModelParallel,
+    ) -> Result<Option<GradientsParams>> {
+        let overflow = total(&gradients, model, model_parallel)?.num_not_finite() > 0;
+        Ok(self.decide(overflow).map(|factor| {
+            scale(&mut gradients, model, factor);
+            gradients
+        }))
     }
 
     /// What to multiply gradients by, or `None` to skip the step; adapts the scale.

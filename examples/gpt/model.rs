@@ -34,22 +34,22 @@ pub struct GptConfig {
 /// Token and position embeddings, blocks, a last norm and a head without bias.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    tokens: Embedding,
-    positions: Embedding,
-    blocks: Vec<Block>,
-    norm: LayerNorm,
-    head: Linear,
+    pub(super) tokens: Embedding,
+    pub(super) positions: Embedding,
+    pub(super) blocks: Vec<Block>,
+    pub(super) norm: LayerNorm,
+    pub(super) head: Linear,
 }
 
 /// Attention and a feed-forward of width 4D, each behind a norm and beside a residual.
 #[derive(Module, Debug)]
 pub struct Block {
-    norm_attention: LayerNorm,
-    attention: MultiHeadAttention,
-    norm_mlp: LayerNorm,
-    up: Linear,
-    activation: Gelu,
-    down: Linear,
+    pub(super) norm_attention: LayerNorm,
+    pub(super) attention: MultiHeadAttention,
+    pub(super) norm_mlp: LayerNorm,
+    pub(super) up: Linear,
+    pub(super) activation: Gelu,
+    pub(super) down: Linear,
 }
 
 impl GptConfig {

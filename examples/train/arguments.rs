@@ -65,6 +65,15 @@ pub struct Arguments {
     /// With --zero 3: replicas, inside each of which parameters are split
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub replicate: usize,
+    /// Ranks over which each layer is split: heads, inner features and vocabulary
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub tp: usize,
+    /// With --tp: activations between split layers are split along the sequence
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// Data-parallel ranks; --ranks over --tp by default
+    #[arg(long, value_name = "N")]
+    pub dp: Option<usize>,
     /// Element type that the model computes in; bf16 steps master weights in f32
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: DTypeName,
@@ -163,6 +172,8 @@ impl Arguments {
             ("--heads", self.heads),
             ("--steps", self.steps),
             ("--replicate", self.replicate),
+            ("--tp", self.tp),
+            ("--dp", self.dp.unwrap_or(1)),
         ];
         if let Some((flag, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(DistError::config(format!("{flag} is 0"), "give at least 1"));
@@ -173,7 +184,8 @@ impl Arguments {
                 "leave --ranks out under a launcher",
             ));
         }
-        self.check_strategy(ranks)?;
+        self.check_split(ranks)?;
+        self.check_strategy(ranks / self.tp)?;
         // Of one rank too: it would train each rank on its own.
         if self.as_ranks.is_some() && ranks > 1 {
             return Err(DistError::config(
@@ -181,16 +193,13 @@ impl Arguments {
                 "--as-ranks goes with --ranks 1",
             ));
         }
-        let parts = ranks
-            .saturating_mul(self.virtual_ranks())
-            .saturating_mul(self.micro_batches);
+        let data_ranks = ranks / self.tp * self.virtual_ranks();
+        let parts = data_ranks.saturating_mul(self.micro_batches);
         if !self.batch.is_multiple_of(parts) {
             return Err(DistError::config(
                 format!(
-                    "--batch {} is not a multiple of {} ranks x {} micro-batches = {parts}",
-                    self.batch,
-                    ranks.saturating_mul(self.virtual_ranks()),
-                    self.micro_batches
+                    "--batch {} is not a multiple of {data_ranks} ranks x {} micro-batches = {parts}",
+                    self.batch, self.micro_batches
                 ),
                 match self.batch.checked_next_multiple_of(parts) {
                     Some(batch) => format!("take {batch}"),
@@ -212,6 +221,52 @@ impl Arguments {
                 format!("--lr {} is not a positive number", self.lr),
                 "take one near 0.001",
             ));
+        }
+        Ok(())
+    }
+
+    /// Ranks to start without a launcher.
+    pub fn ranks_to_start(&self) -> usize {
+        let split = self.dp.map(|dp| dp.saturating_mul(self.tp));
+        let alone = self.as_ranks.map(|_| 1);
+        self.ranks.or(split).or(alone).unwrap_or(2.max(self.tp))
+    }
+
+    fn check_split(&self, ranks: usize) -> Result<()> {
+        let refuse = |problem: String, hint: String| Err(DistError::config(problem, hint));
+        let tp = self.tp;
+        if !ranks.is_multiple_of(tp) {
+            return refuse(
+                format!("--tp {tp} does not divide {ranks} ranks"),
+                "every replica has as many ranks".into(),
+            );
+        }
+        if let Some(dp) = self.dp.filter(|dp| dp.saturating_mul(tp) != ranks) {
+            return refuse(
+                format!("--dp {dp} x --tp {tp} with {ranks} ranks"),
+                "leave --ranks or --dp out".into(),
+            );
+        }
+        if self.sequence_parallel && tp == 1 {
+            return refuse(
+                "--sequence-parallel with --tp 1".into(),
+                "sequences are split over the ranks that layers are split over".into(),
+            );
+        }
+        if !self.heads.is_multiple_of(tp) {
+            return refuse(
+                format!("--tp {tp} does not divide --heads {}", self.heads),
+                format!("take {} heads", self.heads.next_multiple_of(tp)),
+            );
+        }
+        if self.sequence_parallel && !self.seq.is_multiple_of(tp) {
+            return refuse(
+                format!(
+                    "--tp {tp} does not divide --seq {} with --sequence-parallel",
+                    self.seq
+                ),
+                format!("take --seq {}", self.seq.next_multiple_of(tp)),
+            );
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! The trainer behind `train_gpt`.
 
 mod arguments;
-mod gradient_groups;
 mod grouping;
+mod language_model;
 mod progress;
+mod rank_groups;
 mod report;
 mod strategy;
 mod traffic_formula;

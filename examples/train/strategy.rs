@@ -8,14 +8,14 @@ use burn_dist::data_parallel::{
     BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel, RankOrderAccumulator,
 };
 use burn_zero::{
-    FullyShard, FullySharded, MixedPrecisionPolicy, ShardedOptimizer, ShardedOptimizerConfig,
-    clip_grad_norm,
+    FullyShard, FullySharded, MixedPrecisionPolicy, ModelParallel, ShardedOptimizer,
+    ShardedOptimizerConfig, clip_grad_norm_over,
 };
 
 use super::arguments::DTypeName;
-use super::gradient_groups::GradientGroups;
+use super::language_model::LanguageModel;
+use super::rank_groups::RankGroups;
 use super::{Arguments, Grouping};
-use crate::gpt::Gpt;
 use crate::text::token_batch;
 
 pub(super) enum Strategy {
@@ -30,11 +30,11 @@ pub(super) enum Strategy {
 
 impl Strategy {
     /// Wraps the model as the arguments say.
-    pub(super) fn parallelize(
-        model: Gpt,
+    pub(super) fn parallelize<M: Module>(
+        model: M,
         arguments: &Arguments,
-        groups: &GradientGroups,
-    ) -> Result<(Self, Gpt)> {
+        groups: &RankGroups,
+    ) -> Result<(Self, M)> {
         let optimizer = AdamWConfig::new();
         let is_bf16 = arguments.dtype == DTypeName::Bf16;
         let mixed_precision = match is_bf16 {
@@ -46,7 +46,8 @@ impl Strategy {
             let mut settings = FullyShard::new(&groups.shard)
                 .average_micro_steps(true)
                 .whole_below(whole_below)
-                .mixed_precision(mixed_precision);
+                .mixed_precision(mixed_precision)
+                .model_parallel(&groups.model_parallel());
             if let Some(replicate) = &groups.replicate {
                 settings = settings.replicate(replicate);
             }
@@ -69,6 +70,7 @@ impl Strategy {
                 average_micro_steps: true,
                 mixed_precision,
                 max_grad_norm: arguments.clip,
+                model_parallel: groups.model_parallel(),
                 ..ShardedOptimizerConfig::default()
             };
             let (sharded, model) =
@@ -99,19 +101,19 @@ impl Strategy {
 
     /// Losses of this rank's micro-batches, one list per rank that it computes for, and the model after
     /// the step.
-    pub(super) fn step(
+    pub(super) fn step<M: LanguageModel>(
         &mut self,
-        model: Gpt,
+        model: M,
         micro_batches: &[Vec<Vec<u8>>],
-        arguments: &Arguments,
+        (arguments, parts): (&Arguments, &ModelParallel),
         device: &Device,
-    ) -> Result<(Vec<Vec<f32>>, Gpt)> {
+    ) -> Result<(Vec<Vec<f32>>, M)> {
         let lr = arguments.lr;
-        let loss_of = |model: &Gpt, windows: &[Vec<u8>], losses: &mut Vec<f32>| {
+        let loss_of = |model: &M, windows: &[Vec<u8>], losses: &mut Vec<f32>| {
             let (tokens, targets) = token_batch(windows, device);
-            let loss = model.loss(tokens, targets);
+            let loss = model.mean_loss(tokens, targets)?;
             losses.push(value(&loss));
-            loss
+            Ok(loss)
         };
         let mut losses = Vec::new();
         let (last, first) = micro_batches
@@ -120,29 +122,29 @@ impl Strategy {
         match self {
             Self::Overlapped(parallel, optimizer) => {
                 for windows in first {
-                    let loss = loss_of(&model, windows, &mut losses);
+                    let loss = loss_of(&model, windows, &mut losses)?;
                     parallel.no_sync(|| loss.backward());
                 }
-                let loss = loss_of(&model, last, &mut losses);
+                let loss = loss_of(&model, last, &mut losses)?;
                 let gradients = parallel.sync(loss.backward(), &model)?;
-                let gradients = clipped(gradients, &model, arguments)?;
+                let gradients = clipped(gradients, &model, arguments, parts)?;
                 Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
             Self::Sharded(sharded) => {
                 for windows in first {
-                    let loss = loss_of(&model, windows, &mut losses);
+                    let loss = loss_of(&model, windows, &mut losses)?;
                     sharded.no_sync(|| loss.backward());
                 }
-                let loss = loss_of(&model, last, &mut losses);
+                let loss = loss_of(&model, last, &mut losses)?;
                 let model = sharded.step(lr, model, loss.backward())?;
                 Ok((vec![losses], model))
             }
             Self::Fully(sharded, optimizer) => {
                 for windows in first {
-                    let loss = loss_of(&model, windows, &mut losses);
+                    let loss = loss_of(&model, windows, &mut losses)?;
                     sharded.no_sync(|| loss.backward());
                 }
-                let loss = loss_of(&model, last, &mut losses);
+                let loss = loss_of(&model, last, &mut losses)?;
                 let mut gradients = sharded.gradients(loss.backward(), &model)?;
                 if let Some(max_norm) = arguments.clip {
                     (gradients, _) = sharded.clip_grad_norm(gradients, &model, max_norm)?;
@@ -157,12 +159,12 @@ impl Strategy {
             Self::Plain(parallel, optimizer) => {
                 let mut accumulator = GradientsAccumulator::new();
                 for windows in micro_batches {
-                    let loss = loss_of(&model, windows, &mut losses);
+                    let loss = loss_of(&model, windows, &mut losses)?;
                     let gradients = GradientsParams::from_grads(loss.backward(), &model);
                     accumulator.accumulate(&model, gradients);
                 }
                 let gradients = parallel.sync(accumulator.grads(), &model)?;
-                let gradients = clipped(gradients, &model, arguments)?;
+                let gradients = clipped(gradients, &model, arguments, parts)?;
                 Ok((vec![losses], optimizer.step(lr, model, gradients)))
             }
             Self::AsRanks(grouping, optimizer) => {
@@ -171,14 +173,14 @@ impl Strategy {
                 for rank in micro_batches.chunks(arguments.micro_batches) {
                     let mut losses = Vec::new();
                     for windows in rank {
-                        let loss = loss_of(&model, windows, &mut losses);
+                        let loss = loss_of(&model, windows, &mut losses)?;
                         let gradients = GradientsParams::from_grads(loss.backward(), &model);
                         accumulator.add(&model, gradients);
                     }
                     accumulator.end_rank(&model);
                     all.push(losses);
                 }
-                let gradients = clipped(accumulator.mean(&model), &model, arguments)?;
+                let gradients = clipped(accumulator.mean(&model), &model, arguments, parts)?;
                 Ok((all, optimizer.step(lr, model, gradients)))
             }
         }
@@ -190,13 +192,14 @@ fn value(loss: &Tensor<1>) -> f32 {
     loss.clone().inner().cast(DType::F32).into_scalar::<f32>()
 }
 
-fn clipped(
+fn clipped<M: Module>(
     gradients: GradientsParams,
-    model: &Gpt,
+    model: &M,
     arguments: &Arguments,
+    parts: &ModelParallel,
 ) -> Result<GradientsParams> {
     match arguments.clip {
-        Some(max_norm) => Ok(clip_grad_norm(gradients, model, max_norm)?.0),
+        Some(max_norm) => Ok(clip_grad_norm_over(gradients, model, max_norm, parts)?.0),
         None => Ok(gradients),
     }
 }

@@ -7,16 +7,15 @@ use burn_zero::FullySharded;
 use super::Arguments;
 use super::arguments::DTypeName;
 use super::strategy::Strategy;
-use crate::gpt::Gpt;
 
 /// Bytes of a norm's exact sum: 255 exponents in four words each, and a count.
 const NORM: u64 = (255 * 4 + 1) * 8;
 
-/// Of `ranks` ranks in `replicas` replicas; `model` is whole. `gathers` tells how often each unit of stage
-/// 3 was gathered.
-pub(super) fn bytes_of_all_ranks(
+/// For gradients and parameters, of `ranks` data-parallel ranks in `replicas` replicas; `model` is not
+/// sharded. `gathers` tells how often each unit of stage 3 was gathered.
+pub(super) fn bytes_of_all_ranks<M: Module>(
     strategy: &Strategy,
-    model: &Gpt,
+    model: &M,
     arguments: &Arguments,
     ranks: u64,
     replicas: u64,
@@ -51,6 +50,32 @@ pub(super) fn bytes_of_all_ranks(
         Strategy::Overlapped(..) | Strategy::AsRanks(..) => twice(elements * size),
     };
     per_step * steps
+}
+
+/// For split layers, of all `--tp` ranks of one replica in a run of `--steps` steps.
+pub(super) fn bytes_of_split_layers(arguments: &Arguments, data_ranks: u64) -> u64 {
+    let n = arguments.tp as u64;
+    let sequences = arguments.batch as u64 / data_ranks / arguments.micro_batches as u64;
+    let (tokens, hidden) = (sequences * arguments.seq as u64, arguments.hidden as u64);
+    let size = compute_size(arguments);
+    let layers = arguments.layers as u64;
+    // A reduce_scatter or an all_gather of activations; an all_reduce is two.
+    let one = tokens * hidden * size * (n - 1);
+    let all_reduce = |bytes: u64| 2 * bytes * (n - 1);
+    // Each block takes four all_reduces, the embedding one forward, the head one backward.
+    let mut per_micro_batch = (8 * layers + 4) * one;
+    // The largest logit, the sum and the target's logit.
+    per_micro_batch += all_reduce(3 * tokens * 4);
+    if arguments.sequence_parallel {
+        // Positions are whole, and so is their gradient; norms add their vectors' gradients up.
+        per_micro_batch += arguments.seq as u64 * hidden * size * (n - 1);
+        per_micro_batch += (2 * layers + 1) * all_reduce(2 * hidden * size);
+        if arguments.recompute {
+            per_micro_batch += (2 * layers + 1) * one;
+        }
+    }
+    let norm = arguments.clip.map_or(0, |_| all_reduce(NORM));
+    (per_micro_batch * arguments.micro_batches as u64 + norm) * arguments.steps as u64
 }
 
 /// Elements of a unit on all its ranks.
@@ -102,12 +127,12 @@ fn whole_elements(sharded: &FullySharded) -> usize {
 }
 
 /// Parameters of a model without its wrappers.
-fn parameters(model: &Gpt) -> ParameterTable {
+fn parameters<M: Module>(model: &M) -> ParameterTable {
     ParameterTable::of(&model.clone().materialize()).expect("invariant: nothing is wrapped")
 }
 
 /// Elements of all parameters.
-pub(super) fn num_parameters(model: &Gpt) -> usize {
+pub(super) fn num_parameters<M: Module>(model: &M) -> usize {
     let table = parameters(model);
     let elements = table.specs().iter().map(|spec| spec.num_elements());
     elements.sum()

@@ -3,17 +3,18 @@
 use std::time::Instant;
 
 use burn::data::dataset::Dataset;
-use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
 use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
 use burn_dist::data_parallel::{ParameterTable, parameter_hash};
+use burn_dist::tensor_parallel::TensorParallel;
 use burn_dist::{DistError, ProcessGroup, Result, World};
 
-use super::gradient_groups::GradientGroups;
+use super::language_model::LanguageModel;
 use super::progress::Progress;
+use super::rank_groups::RankGroups;
 use super::strategy::Strategy;
-use super::traffic_formula::{bytes_of_all_ranks, num_parameters};
+use super::traffic_formula::{bytes_of_all_ranks, bytes_of_split_layers, num_parameters};
 use super::{Arguments, BytesPerStep, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
 use crate::text::{Corpus, WindowDataset};
@@ -52,49 +53,115 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
 /// # Errors
 /// What the arguments, the text or a group met.
 pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Report> {
-    let groups = GradientGroups::new(world, arguments.replicate)?;
-    let metrics = world.whole()?;
+    let groups = RankGroups::new(world, arguments)?;
     let mut device = Device::flex().autodiff();
     if arguments.recompute {
         device = device.gradient_checkpointing();
     }
-    let model = in_turn(&metrics, || initialize(arguments, &device))?;
-    let (strategy, model) = Strategy::parallelize(model, arguments, &groups)?;
-    let before = groups.sent();
-    let mut trainer = Trainer {
+    let job = Job {
+        world,
         arguments,
-        device: device.clone(),
-        dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
-        sampler: sampler(world, arguments, corpus)?,
-        strategy,
-        metrics: metrics.clone(),
+        corpus,
+        everyone: world.whole()?,
+        groups: &groups,
+        device: &device,
     };
-    let progress = Progress::new(world.rank(), arguments.steps);
-    let mut run = trainer.run(model, &progress, || groups.sent() - before)?;
-    progress.end();
-    let sent = groups.sent() - before;
-    let gathers = trainer.strategy.gathers();
-    // From here on the model is whole, on every rank.
-    run.model = run.model.materialize();
-    let formula = bytes_of_all_ranks(
-        &trainer.strategy,
-        &run.model,
-        arguments,
-        metrics.size() as u64,
-        groups.num_replicas() as u64,
-        &gathers,
-    );
-    let report = report(&run, arguments, &metrics, sent, formula)?;
-    if world.rank() == 0 {
-        if let Some(path) = &arguments.json {
-            report.write_json(path)?;
+    let config = GptConfig::new()
+        .with_seq(arguments.seq)
+        .with_layers(arguments.layers)
+        .with_hidden(arguments.hidden)
+        .with_heads(arguments.heads);
+    match &groups.tensor {
+        None => job.run(|| Ok(config.init(&device))),
+        Some(group) => {
+            let parallel = TensorParallel::new(group)
+                .sequence_parallel(arguments.sequence_parallel)
+                .regather(arguments.recompute);
+            job.run(|| config.init_parallel(&parallel, &device))
         }
-        println!("{report}");
-        let (seq, seed) = (arguments.seq, arguments.seed);
-        let text = sample(&run.model, b"pub fn ", 160, seq, seed, &device);
-        println!("\nsample:\n{}", String::from_utf8_lossy(&text));
     }
-    Ok(report)
+}
+
+/// What a rank trains with.
+struct Job<'a> {
+    world: &'a World,
+    arguments: &'a Arguments,
+    corpus: &'a Corpus,
+    everyone: ProcessGroup,
+    groups: &'a RankGroups,
+    device: &'a Device,
+}
+
+impl Job<'_> {
+    fn run<M: LanguageModel>(&self, model: impl Fn() -> Result<M>) -> Result<Report> {
+        let Self {
+            world,
+            arguments,
+            corpus,
+            everyone,
+            groups,
+            device,
+        } = self;
+        let model = in_turn(everyone, || {
+            device.seed(arguments.seed);
+            let model = model()?;
+            // Burn draws parameters when they are first read; reading the table draws them now. Stage 3
+            // draws them on the first rank, one at a time.
+            if arguments.zero < 3 || arguments.tp > 1 {
+                ParameterTable::of(&model)?;
+            }
+            Ok(model)
+        })?;
+        let (strategy, model) = Strategy::parallelize(model, arguments, groups)?;
+        let before = groups.sent();
+        let mut trainer = Trainer {
+            arguments,
+            device: (*device).clone(),
+            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
+            sampler: sampler(&groups.data, arguments, corpus)?,
+            strategy,
+            groups,
+        };
+        let progress = Progress::new(world.rank(), arguments.steps);
+        let run = trainer.run(model, &progress, || groups.sent() - before)?;
+        progress.end();
+        let sent = groups.sent() - before;
+        let gathers = trainer.strategy.gathers();
+        // From here on parameters are not sharded any more.
+        let unsharded = run.model.materialize();
+        let data_ranks = groups.data.size() as u64;
+        let replicas = groups.num_replicas() as u64;
+        let tp = arguments.tp as u64;
+        let sharded = bytes_of_all_ranks(
+            &trainer.strategy,
+            &unsharded,
+            arguments,
+            data_ranks,
+            replicas,
+            &gathers,
+        );
+        let split = match tp {
+            1 => 0,
+            _ => bytes_of_split_layers(arguments, data_ranks),
+        };
+        let run = Run {
+            model: unsharded.whole()?,
+            losses: run.losses,
+            step_seconds: run.step_seconds,
+        };
+        let formula = sharded * tp + split * data_ranks;
+        let report = report(&run, arguments, everyone, sent, formula)?;
+        if world.rank() == 0 {
+            if let Some(path) = &arguments.json {
+                report.write_json(path)?;
+            }
+            println!("{report}");
+            let (seq, seed) = (arguments.seq, arguments.seed);
+            let text = sample(&run.model, b"pub fn ", 160, seq, seed, device);
+            println!("\nsample:\n{}", String::from_utf8_lossy(&text));
+        }
+        Ok(report)
+    }
 }
 
 /// Runs `f` on one rank after the other: rank threads share Burn's random generator, and each
@@ -110,30 +177,18 @@ fn in_turn<T>(group: &ProcessGroup, f: impl Fn() -> Result<T>) -> Result<T> {
     result.expect("invariant: every index has its turn")
 }
 
-fn initialize(arguments: &Arguments, device: &Device) -> Result<Gpt> {
-    device.seed(arguments.seed);
-    let model = GptConfig::new()
-        .with_seq(arguments.seq)
-        .with_layers(arguments.layers)
-        .with_hidden(arguments.hidden)
-        .with_heads(arguments.heads)
-        .init(device);
-    // Burn draws parameters when they are first read; reading the table draws them now. Stage 3 draws them
-    // on the first rank, one at a time.
-    if arguments.zero < 3 {
-        ParameterTable::of(&model)?;
-    }
-    Ok(model)
-}
-
-fn sampler(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<DistributedSampler> {
+fn sampler(
+    data: &ProcessGroup,
+    arguments: &Arguments,
+    corpus: &Corpus,
+) -> Result<DistributedSampler> {
     let windows = WindowDataset::new(corpus.bytes(), arguments.seq).len();
     let options = SamplerOptions {
         seed: arguments.seed,
         shuffle: true,
         remainder: Remainder::Drop,
     };
-    DistributedSampler::new(windows, world.world_size(), world.rank(), options)
+    DistributedSampler::new(windows, data.size(), data.index(), options)
 }
 
 struct Trainer<'a> {
@@ -142,22 +197,23 @@ struct Trainer<'a> {
     dataset: WindowDataset,
     sampler: DistributedSampler,
     strategy: Strategy,
-    metrics: ProcessGroup,
+    groups: &'a RankGroups,
 }
 
-struct Run {
-    model: Gpt,
+struct Run<M> {
+    model: M,
     losses: Vec<f32>,
     step_seconds: Vec<f64>,
 }
 
 impl Trainer<'_> {
-    fn run(
+    fn run<M: LanguageModel>(
         &mut self,
-        mut model: Gpt,
+        mut model: M,
         progress: &Progress,
         bytes_sent: impl Fn() -> u64,
-    ) -> Result<Run> {
+    ) -> Result<Run<M>> {
+        let parts = self.groups.model_parallel();
         let mut losses = Vec::with_capacity(self.arguments.steps);
         let mut step_seconds = Vec::with_capacity(self.arguments.steps);
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
@@ -165,8 +221,12 @@ impl Trainer<'_> {
             let start = Instant::now();
             let micro_batches = self.micro_batches(step)?;
             let strategy = &mut self.strategy;
-            let (loss, stepped) =
-                strategy.step(model, &micro_batches, self.arguments, &self.device)?;
+            let (loss, stepped) = strategy.step(
+                model,
+                &micro_batches,
+                (self.arguments, &parts),
+                &self.device,
+            )?;
             model = stepped;
             let loss = self.mean_loss(&loss)?;
             losses.push(loss);
@@ -203,15 +263,16 @@ impl Trainer<'_> {
         let count: usize = losses.iter().map(Vec::len).sum();
         let total = HostBuffer::from_values(vec![sum(&ranks)]);
         let total = self
-            .metrics
+            .groups
+            .data
             .run(Operation::AllReduce(ReduceOp::Sum), total)?
             .to_values::<f32>()[0];
-        Ok(total / (count * self.metrics.size()) as f32)
+        Ok(total / (count * self.groups.data.size()) as f32)
     }
 }
 
 fn report(
-    run: &Run,
+    run: &Run<Gpt>,
     arguments: &Arguments,
     metrics: &ProcessGroup,
     sent: u64,

@@ -90,7 +90,8 @@ impl DataParallel {
     /// clones of one model. `materialize()` takes the hooks off again.
     ///
     /// # Errors
-    /// [`DistError::Config`] for a model without trained parameters or wrapped before,
+    /// [`DistError::Config`] for a model without trained parameters or wrapped before, and for a group
+    /// whose members hold other parts of a parameter,
     /// [`DistError::Replica`] for models that differ, else what the group met.
     pub fn wrap_with<M: Module>(
         model: M,
@@ -104,7 +105,7 @@ impl DataParallel {
                 "build it on `device.autodiff()`, or call train() on a validation model",
             ));
         }
-        replica::verify(&table, group)?;
+        table.verify(group)?;
         // A running state is shared between clones; this pair gives this rank its own.
         let model = replica::broadcast(model.valid().train(), &table, group)?;
         let trained: Vec<_> = table

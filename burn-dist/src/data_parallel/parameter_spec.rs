@@ -6,6 +6,7 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor};
 use super::replica;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
+use crate::placement::{AxisPlacement, Declarations};
 
 /// One parameter or buffer of a module.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +26,8 @@ pub struct ParameterSpec {
     /// Whether it belongs to a recurrent layer of Burn, which reads it at every time step: its gradient
     /// is complete only when the backward pass has come to the first one.
     pub recurrent: bool,
+    /// How it lies over the axes of which its layer says something; whole on all others.
+    pub placements: Vec<AxisPlacement>,
 }
 
 impl ParameterSpec {
@@ -36,7 +39,12 @@ impl ParameterSpec {
     /// What replicas must have in common, on one line.
     pub fn describe(&self) -> String {
         let kind = if self.trainable { "" } else { ", not trained" };
-        format!("{} {:?} {:?}{kind}", self.name, self.shape, self.dtype)
+        let mut text = format!("{} {:?} {:?}{kind}", self.name, self.shape, self.dtype);
+        for placement in &self.placements {
+            // Not the ranks: replicas have others.
+            text += &format!(", {} over {}", placement.parameter, placement.axis);
+        }
+        text
     }
 }
 
@@ -48,6 +56,9 @@ const GATE: &str = "Struct:GateController";
 pub struct ParameterTable {
     specs: Vec<ParameterSpec>,
     path: Vec<String>,
+    declarations: Declarations,
+    /// Paths under which a parameter stands again.
+    again: Vec<(usize, String)>,
     /// How many of the path's containers are the gates of recurrent layers.
     gates: usize,
     last: Option<usize>,
@@ -80,13 +91,41 @@ impl ParameterTable {
             ..Self::default()
         };
         module.visit(&mut table);
-        match table.refused.take() {
-            Some(problem) => Err(DistError::config(
+        if let Some(problem) = table.refused.take() {
+            return Err(DistError::config(
                 problem,
                 "wrap a model once, before other reparameterizations, or materialize() it first",
-            )),
-            None => Ok(table),
+            ));
         }
+        table.place()?;
+        Ok(table)
+    }
+
+    /// Gives each parameter what its layers declared. One that several layers share lies alike in all.
+    fn place(&mut self) -> Result<()> {
+        for spec in &mut self.specs {
+            spec.placements = self.declarations.of(&spec.name)?;
+        }
+        for (position, path) in &self.again {
+            let spec = &self.specs[*position];
+            let other = self.declarations.of(path)?;
+            if other != spec.placements {
+                let show = |placements: &[AxisPlacement]| match placements {
+                    [] => "whole".to_string(),
+                    [first, ..] => first.to_string(),
+                };
+                return Err(DistError::config(
+                    format!(
+                        "one parameter is {} as {}, and {} as {path}",
+                        show(&spec.placements),
+                        spec.name,
+                        show(&other)
+                    ),
+                    "tie layers that are split alike",
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The parameters in visiting order.
@@ -99,8 +138,39 @@ impl ParameterTable {
     ///
     /// # Errors
     /// [`DistError::Replica`] naming the first parameter that differs; else what the group met.
+    /// [`DistError::Config`] if members of the group hold other parts of a parameter: reducing over them
+    /// would mix elements that do not belong together.
     pub fn verify(&self, group: &ProcessGroup) -> Result<()> {
+        self.check_parts(group)?;
         replica::verify(self, group)
+    }
+
+    fn check_parts(&self, group: &ProcessGroup) -> Result<()> {
+        for spec in &self.specs {
+            let parts = spec
+                .placements
+                .iter()
+                .filter(|placement| placement.is_shard());
+            for placement in parts {
+                let shared = placement.shared_with(group.ranks());
+                if shared.len() > 1 {
+                    return Err(DistError::config(
+                        format!(
+                            "rank {}: parameter {} is {placement}, and ranks {shared:?} of these are in group {} {:?}, over which its gradient would be reduced",
+                            group.rank(),
+                            spec.name,
+                            group.name(),
+                            group.ranks()
+                        ),
+                        format!(
+                            "take a data-parallel group, whose members differ on another axis than {}",
+                            placement.axis
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Position of a parameter, by Burn's identifier.
@@ -110,7 +180,10 @@ impl ParameterTable {
 
     fn push(&mut self, spec: ParameterSpec) {
         self.last = match self.position(spec.id) {
-            Some(known) => Some(known),
+            Some(known) => {
+                self.again.push((known, spec.name));
+                Some(known)
+            }
             None => {
                 self.specs.push(spec);
                 Some(self.specs.len() - 1)
@@ -131,6 +204,7 @@ impl ModuleVisitor for ParameterTable {
                 spec.name
             ));
         }
+        self.declarations.enter(&self.path, container_type);
         self.path.push(name.into());
         self.gates += usize::from(container_type == GATE);
     }
@@ -157,6 +231,7 @@ impl ModuleVisitor for ParameterTable {
             device: tensor.device(),
             trainable: tensor.is_require_grad(),
             recurrent: self.gates > 0,
+            placements: Vec::new(),
         });
     }
 
@@ -170,6 +245,7 @@ impl ModuleVisitor for ParameterTable {
             device: tensor.device(),
             trainable: false,
             recurrent: self.gates > 0,
+            placements: Vec::new(),
         });
     }
 
@@ -183,6 +259,7 @@ impl ModuleVisitor for ParameterTable {
             device: tensor.device(),
             trainable: false,
             recurrent: self.gates > 0,
+            placements: Vec::new(),
         });
     }
 }

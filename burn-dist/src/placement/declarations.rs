@@ -1,5 +1,7 @@
 //! [`Declarations`]: what all layers of a model declared, by path.
 
+use burn::module::{Module, ModuleVisitor};
+
 use super::{AxisPlacement, LayerPlacement};
 use crate::error::{DistError, Result};
 
@@ -10,7 +12,32 @@ pub struct Declarations {
     failure: Option<DistError>,
 }
 
+/// Passes on the containers of a model.
+#[derive(Default)]
+struct Reader {
+    path: Vec<String>,
+    declarations: Declarations,
+}
+
+impl ModuleVisitor for Reader {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.declarations.enter(&self.path, container_type);
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+}
+
 impl Declarations {
+    /// Of all layers of a model.
+    pub fn read<M: Module>(model: &M) -> Self {
+        let mut reader = Reader::default();
+        model.visit(&mut reader);
+        reader.declarations
+    }
+
     /// Of one container. `path` ends with the name of the field that holds it.
     pub fn enter(&mut self, path: &[String], container_type: &str) {
         let Some(placement) = LayerPlacement::of_container(container_type) else {

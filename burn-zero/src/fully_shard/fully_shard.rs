@@ -17,6 +17,7 @@ use super::shard_context::{ContextOptions, ShardContext};
 use super::shard_groups::ShardGroups;
 use super::shard_plan::ShardPlan;
 use super::{MixedPrecisionPolicy, UnitPolicy};
+use crate::ModelParallel;
 
 /// Fully sharded data parallelism for any module, without touching its code: ZeRO stage 3 (arXiv
 /// 1910.02054, section 5.3).
@@ -61,6 +62,7 @@ pub struct FullyShard {
     whole_below: usize,
     ignored: Vec<ParamGroup>,
     mixed_precision: MixedPrecisionPolicy,
+    model_parallel: ModelParallel,
     options: ContextOptions,
 }
 
@@ -79,6 +81,7 @@ impl FullyShard {
             whole_below: 0,
             ignored: Vec::new(),
             mixed_precision: MixedPrecisionPolicy::default(),
+            model_parallel: ModelParallel::new(),
             options: ContextOptions {
                 reshard_after_forward: true,
                 prefetch: true,
@@ -92,6 +95,13 @@ impl FullyShard {
     /// group, then over this one.
     pub fn replicate(mut self, group: &ProcessGroup) -> Self {
         self.groups.replicate = Some(group.clone());
+        self
+    }
+
+    /// The groups over which the model's layers are split: norms and decisions to skip a step go over all
+    /// their parts.
+    pub fn model_parallel(mut self, groups: &ModelParallel) -> Self {
+        self.model_parallel = groups.clone();
         self
     }
 
@@ -279,6 +289,7 @@ impl FullyShard {
             self.groups.clone(),
             device,
             plan,
+            self.model_parallel.clone(),
             self.options,
         ))
     }

@@ -153,7 +153,9 @@ impl FullySharded {
     /// Gradients of a norm that is not finite are returned as they are.
     ///
     /// # Errors
-    /// [`DistError::Config`] if `max_norm` is not a positive number; else what the group met.
+    /// [`DistError::Config`] if `max_norm` is not a positive number, or for a parameter that is split over
+    /// ranks that [`model_parallel`](crate::FullyShard::model_parallel) does not name; else what the group
+    /// met.
     pub fn clip_grad_norm<M: Module>(
         &self,
         mut gradients: GradientsParams,
@@ -189,13 +191,20 @@ impl FullySharded {
     /// Over all ranks that hold different pieces; what is whole counts on the first.
     fn sum_of_squares<M: Module>(&self, gradients: &GradientsParams, model: &M) -> Result<NormSum> {
         let context = &self.context;
+        for managed in &context.plan.parameters {
+            let placements = &managed.placements;
+            context.model_parallel.check(&managed.name, placements)?;
+        }
         let managed = context.plan.parameters.iter();
         let counted: HashSet<ParamId> = managed
             .filter(|managed| !context.plan.is_whole(managed.unit) || self.group().index() == 0)
+            .filter(|managed| context.model_parallel.counts(&managed.placements))
             .map(|managed| managed.id)
             .collect();
         let sum = sum_of_squares(gradients, model, |id| counted.contains(&id));
         let mut masters = context.plan.parameters.iter().map(|managed| managed.master);
-        sum.all_reduce(self.group(), masters.any(|dtype| dtype == DType::F64))
+        let wide = masters.any(|dtype| dtype == DType::F64);
+        let sum = sum.all_reduce(self.group(), wide)?;
+        context.model_parallel.sum(sum, wide)
     }
 }

@@ -9,6 +9,7 @@ use super::gather_order::GatherOrder;
 use super::gradient_sums::GradientSums;
 use super::shard_groups::ShardGroups;
 use super::shard_plan::ShardPlan;
+use crate::ModelParallel;
 
 /// What all parameters of a wrapped model share.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct ShardContext {
     pub(crate) groups: ShardGroups,
     pub(crate) device: Device,
     pub(crate) plan: ShardPlan,
+    pub(crate) model_parallel: ModelParallel,
     pub(crate) reshard_after_forward: bool,
     pub(crate) prefetch: bool,
     sums: Mutex<GradientSums>,
@@ -39,6 +41,7 @@ impl ShardContext {
         groups: ShardGroups,
         device: Device,
         plan: ShardPlan,
+        model_parallel: ModelParallel,
         options: ContextOptions,
     ) -> Self {
         let sums = GradientSums::new(&plan, options.average_micro_steps);
@@ -47,6 +50,7 @@ impl ShardContext {
             groups,
             device,
             plan,
+            model_parallel,
             reshard_after_forward: options.reshard_after_forward,
             prefetch: options.prefetch,
             sums: Mutex::new(sums),

@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::DType;
 use burn_dist::communicator::HostBuffer;
 use burn_dist::data_parallel::ParameterSpec;
+use burn_dist::placement::AxisPlacement;
 
 use super::unit_policy::Planned;
 use super::{MixedPrecisionPolicy, ShardUnit, UnitPolicy};
@@ -26,6 +27,7 @@ pub(crate) struct ManagedParameter {
     /// Its elements in the unit.
     pub(crate) place: Range<usize>,
     pub(crate) recurrent: bool,
+    pub(crate) placements: Vec<AxisPlacement>,
 }
 
 impl ManagedParameter {
@@ -103,6 +105,7 @@ impl ShardPlan {
                     unit,
                     place,
                     recurrent: spec.recurrent,
+                    placements: spec.placements.clone(),
                 })
                 .collect(),
             sum_dtypes: units

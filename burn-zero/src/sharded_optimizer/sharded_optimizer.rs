@@ -11,8 +11,8 @@ use super::ShardedOptimizerConfig;
 use super::model_values::CastTrained;
 use super::step_pieces::{PieceGradient, Pieces};
 use super::whole_parameters::{drop_others, owners, share};
-use crate::clip_grad_norm::{clip_factor, clip_grad_norm};
-use crate::{LossScale, MixedPrecisionPolicy, ShardLayout, ShardableOptimizer};
+use crate::clip_grad_norm::{clip_factor, clip_grad_norm_over};
+use crate::{LossScale, MixedPrecisionPolicy, ModelParallel, ShardLayout, ShardableOptimizer};
 
 /// An optimizer whose state is split over the ranks of a group, for any module, without touching its
 /// code: ZeRO stages 1 and 2 (arXiv 1910.02054, sections 5.1 and 5.2).
@@ -54,6 +54,7 @@ struct Settings {
     average_micro_steps: bool,
     max_grad_norm: Option<f64>,
     loss_scale: Option<LossScale>,
+    model_parallel: ModelParallel,
 }
 
 /// What this rank steps.
@@ -110,6 +111,11 @@ impl ShardedOptimizer {
             shard_gradients: element_wise,
         };
         let (parallel, model) = DataParallel::wrap_with(model, group, parallel)?;
+        if config.max_grad_norm.is_some() || config.loss_scale.is_some() {
+            for spec in parallel.parameters().specs() {
+                config.model_parallel.check(&spec.name, &spec.placements)?;
+            }
+        }
         let units = parallel.plan().buckets().iter().map(|bucket| {
             let slots = bucket.slots.iter();
             slots.map(|slot| (slot.parameter, slot.len)).collect()
@@ -131,6 +137,7 @@ impl ShardedOptimizer {
                 average_micro_steps: config.average_micro_steps,
                 max_grad_norm: config.max_grad_norm,
                 loss_scale: config.loss_scale,
+                model_parallel: config.model_parallel,
             },
             accumulated: None,
             micro_steps: 0,
@@ -286,6 +293,7 @@ impl ShardedOptimizer {
             unreachable!("invariant: asked before")
         };
         let parallel = &self.parallel;
+        let model_parallel = &self.settings.model_parallel;
         let mut gradients = pieces.gradients(shards, parallel);
         let multiply = |gradients: Vec<PieceGradient>, factor: f64| {
             let scaled = gradients.into_iter();
@@ -294,14 +302,16 @@ impl ShardedOptimizer {
                 .collect()
         };
         if let Some(loss_scale) = &mut self.settings.loss_scale {
-            let squares = pieces.sum_of_squares(&gradients, parallel)?;
+            let squares = pieces.sum_of_squares(&gradients, parallel, model_parallel)?;
             let Some(factor) = loss_scale.decide(squares.num_not_finite() > 0) else {
                 return Ok(model);
             };
             gradients = multiply(gradients, factor);
         }
         if let Some(max_norm) = self.settings.max_grad_norm {
-            let norm = pieces.sum_of_squares(&gradients, parallel)?.norm();
+            let norm = pieces
+                .sum_of_squares(&gradients, parallel, model_parallel)?
+                .norm();
             self.last_norm = Some(norm);
             if let Some(factor) = clip_factor(norm, max_norm)? {
                 gradients = multiply(gradients, factor);
@@ -319,14 +329,17 @@ impl ShardedOptimizer {
     ) -> Result<M> {
         let mut gradients = self.parallel.sync(gradients, &model)?;
         if let Some(loss_scale) = &mut self.settings.loss_scale {
-            let Some(unscaled) = loss_scale.unscale(gradients, &model) else {
+            let Some(unscaled) =
+                loss_scale.unscale_over(gradients, &model, &self.settings.model_parallel)?
+            else {
                 return Ok(model);
             };
             gradients = unscaled;
         }
         if let Some(max_norm) = self.settings.max_grad_norm {
             let norm;
-            (gradients, norm) = clip_grad_norm(gradients, &model, max_norm)?;
+            (gradients, norm) =
+                clip_grad_norm_over(gradients, &model, max_norm, &self.settings.model_parallel)?;
             self.last_norm = Some(norm);
         }
         let Ownership::Whole(owners) = &self.ownership else {

@@ -3,10 +3,10 @@
 use burn::tensor::Device;
 use burn_dist::data_parallel::BucketSizes;
 
-use crate::{LossScale, MixedPrecisionPolicy};
+use crate::{LossScale, MixedPrecisionPolicy, ModelParallel};
 
 /// How a [`ShardedOptimizer`](crate::ShardedOptimizer) works.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ShardedOptimizerConfig {
     /// Target sizes of the units in which gradients are reduced and parameters gathered.
     pub bucket_sizes: BucketSizes,
@@ -18,6 +18,9 @@ pub struct ShardedOptimizerConfig {
     pub mixed_precision: MixedPrecisionPolicy,
     /// Gradients are scaled down to this norm, over all parameters together.
     pub max_grad_norm: Option<f64>,
+    /// The groups over which the model's layers are split: a norm, and a decision to skip a step, goes over
+    /// all their parts.
+    pub model_parallel: ModelParallel,
     /// The scale that the caller's losses carry, for f16: see
     /// [`ShardedOptimizer::scale`](crate::ShardedOptimizer::scale).
     pub loss_scale: Option<LossScale>,
@@ -39,6 +42,7 @@ impl Default for ShardedOptimizerConfig {
             average_micro_steps: false,
             mixed_precision: MixedPrecisionPolicy::default(),
             max_grad_norm: None,
+            model_parallel: ModelParallel::new(),
             loss_scale: None,
             offload: None,
         }

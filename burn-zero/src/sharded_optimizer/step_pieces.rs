@@ -14,7 +14,7 @@ use super::ShardedOptimizerConfig;
 use super::model_values::{ReadPieces, TakeValues};
 use super::shard_module::ShardModule;
 use crate::part_buffer::part_buffer;
-use crate::{NormSum, ShardLayout, ShardPiece};
+use crate::{ModelParallel, NormSum, ShardLayout, ShardPiece};
 
 /// This rank's equal part of every unit.
 pub(super) struct Pieces {
@@ -145,14 +145,20 @@ impl Pieces {
         &self,
         gradients: &[PieceGradient],
         parallel: &DataParallel,
+        model_parallel: &ModelParallel,
     ) -> Result<NormSum> {
         let mut sum = NormSum::new();
-        for (_, gradient) in gradients {
+        let specs = parallel.parameters().specs();
+        for (number, gradient) in gradients {
+            let spec = &specs[self.pieces[*number].parameter];
+            if !model_parallel.counts(&spec.placements) {
+                continue;
+            }
             sum.add(&HostBuffer::from(gradient.clone().into_data()));
         }
         let mut specs = parallel.parameters().specs().iter();
         let wide = self.master == Some(DType::F64) || specs.any(|spec| spec.dtype == DType::F64);
-        sum.all_reduce(parallel.group(), wide)
+        model_parallel.sum(sum.all_reduce(parallel.group(), wide)?, wide)
     }
 
     /// Steps this rank's pieces and gives every rank all new parameters. Collective.
