@@ -8,7 +8,7 @@ use burn_dist::random::RandomStream;
 use burn_dist::tensor_parallel::{ParallelEncoder, SplitDropout, TensorParallel};
 use tests::run_group;
 
-use super::{cast, close, fixed, train};
+use super::{cast, close, fixed, settled, train};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -16,7 +16,7 @@ fn device() -> Device {
 
 fn dense() -> TransformerEncoder {
     let config = TransformerEncoderConfig::new(12, 20, 4, 2).with_dropout(0.3);
-    config.init(&device())
+    settled(&config.init(&device()))
 }
 
 /// Trains with dropout; the masks of a step are those of its number.
