@@ -1,5 +1,7 @@
 //! Layers split over ranks against their dense ones: losses, gradients, weights, traffic, memory.
 
+#[path = "tensor_parallel/audit.rs"]
+mod audit;
 #[path = "tensor_parallel/layers.rs"]
 mod layers;
 #[path = "tensor_parallel/loss.rs"]
