@@ -309,3 +309,76 @@ fn a_world_that_does_not_fit_is_refused() {
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("a world of 1 ranks"), "{error}");
 }
+
+#[test]
+fn split_layers_have_the_losses_of_one_rank_and_the_bytes_of_the_formula() {
+    for (data, micro) in [("1", "1"), ("2", "2")] {
+        let steps = ["--micro-batches", micro, "--clip", "0.5", "--heads", "4"];
+        let one = report(
+            &[&["--ranks", "1", "--as-ranks", data][..], &steps].concat(),
+            &text(),
+        );
+        for tp in ["2", "4"] {
+            for how in [
+                &["--zero", "0"][..],
+                &["--zero", "0", "--sequence-parallel", "--threads"],
+                &["--zero", "1", "--sequence-parallel", "--recompute"],
+                &["--zero", "3"],
+                &[
+                    "--zero",
+                    "3",
+                    "--sequence-parallel",
+                    "--recompute",
+                    "--threads",
+                ],
+            ] {
+                let run = [&["--dp", data, "--tp", tp][..], &steps, how].concat();
+                let many = report(&run, &text());
+                let losses = |report: &serde_json::Value| -> Vec<f64> {
+                    let losses = report["losses"].as_array().expect("a list").iter();
+                    losses
+                        .map(|loss| loss.as_f64().expect("a number"))
+                        .collect()
+                };
+                for (got, expected) in losses(&many).iter().zip(losses(&one)) {
+                    assert!(
+                        (got - expected).abs() <= 1e-5 * expected,
+                        "{run:?}: {got} {expected}"
+                    );
+                }
+                let bytes = &many["bytes_per_step"];
+                assert_eq!(bytes["measured"], bytes["formula"], "{run:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_split_is_one_line() {
+    for (arguments, words) in [
+        (
+            &["--ranks", "3", "--tp", "2"][..],
+            "--tp 2 does not divide 3 ranks",
+        ),
+        (&["--tp", "3"], "does not divide --heads 4"),
+        (
+            &["--dp", "2", "--tp", "2", "--ranks", "2"],
+            "--dp 2 x --tp 2 with 2 ranks",
+        ),
+        (&["--sequence-parallel"], "--tp 1"),
+        (
+            &["--tp", "4", "--sequence-parallel", "--seq", "30"],
+            "does not divide --seq 30",
+        ),
+        (&["--tp", "0"], "--tp is 0"),
+        (
+            &["--dp", "4", "--tp", "2", "--batch", "6"],
+            "4 ranks x 1 micro-batches",
+        ),
+    ] {
+        let (code, _, error) = train_gpt(arguments, &[]);
+        assert_eq!(code, Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "{error}");
+    }
+}
