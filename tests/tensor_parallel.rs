@@ -6,6 +6,8 @@ mod audit;
 mod layers;
 #[path = "tensor_parallel/loss.rs"]
 mod loss;
+#[path = "tensor_parallel/misuse.rs"]
+mod misuse;
 #[path = "tensor_parallel/mixes.rs"]
 mod mixes;
 #[path = "tensor_parallel/randomness.rs"]

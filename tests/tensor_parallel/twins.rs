@@ -10,7 +10,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::silu;
 use burn::tensor::{Bool, DType, Device, Tensor};
 use burn_dist::tensor_parallel::{
-    AttentionInput, GatedFeedForward, ParallelAttention, ParallelEncoder, ParallelFeedForward,
+    AttentionInput, GatedFeedForward, ParallelAttention, ParallelAttentionConfig, ParallelEncoder,
+    ParallelFeedForward,
 };
 
 use super::{compare, fixed};
@@ -179,4 +180,75 @@ fn transformer_encoder() {
             ParallelEncoder::to_dense,
         );
     }
+}
+
+#[derive(Module, Debug)]
+struct DenseGrouped {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+}
+
+impl DenseGrouped {
+    /// Eight heads of the query, four of key and value, each of which serves two.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let heads = |x: Tensor<3>, heads: usize| {
+            let [b, s, width] = x.dims();
+            x.reshape([b, s, heads, width / heads]).swap_dims(1, 2)
+        };
+        let serve = |x: Tensor<4>| {
+            let heads: Vec<_> = (0..8)
+                .map(|head| x.clone().narrow(1, head / 2, 1))
+                .collect();
+            Tensor::cat(heads, 1)
+        };
+        let query = heads(self.query.forward(x.clone()), 8);
+        let key = serve(heads(self.key.forward(x.clone()), 4));
+        let value = serve(heads(self.value.forward(x), 4));
+        let scores = query.matmul(key.transpose()).div_scalar(2f32.sqrt());
+        let context = burn::tensor::activation::softmax(scores, 3).matmul(value);
+        let [b, a, s, d] = context.dims();
+        self.output
+            .forward(context.swap_dims(1, 2).reshape([b, s, a * d]))
+    }
+}
+
+#[test]
+fn grouped_queries() {
+    let linear = |i, o| LinearConfig::new(i, o).init(&device());
+    let dense = DenseGrouped {
+        query: linear(16, 16),
+        key: linear(16, 8),
+        value: linear(16, 8),
+        output: linear(16, 16),
+    };
+    let input = |dtype| fixed([2, 4, 16], 6, dtype, &device());
+    compare(
+        &dense,
+        |dense, dtype| loss_of(dense.forward(input(dtype)), dtype),
+        |dense, parallel| {
+            let [query, key, value] = [&dense.query, &dense.key, &dense.value];
+            let linears = [query, key, value, &dense.output];
+            ParallelAttentionConfig::new(16, 8)
+                .with_n_key_value_heads(Some(4))
+                .with_dropout(0.0)
+                .from_dense_linears(linears, parallel)
+        },
+        |split, dtype| {
+            let parallel = split.output.parallel();
+            let x = parallel.split_sequence(input(dtype))?;
+            let context = split.forward(AttentionInput::self_attn(x))?.context;
+            Ok(loss_of(parallel.join_sequence(context)?, dtype))
+        },
+        |split| {
+            let [query, key, value, output] = split.to_dense_linears()?;
+            Ok(DenseGrouped {
+                query,
+                key,
+                value,
+                output,
+            })
+        },
+    );
 }

@@ -126,17 +126,9 @@ impl ParallelAttentionConfig {
         device: &Device,
     ) -> Result<ParallelAttention> {
         let parallel = parallel.into();
-        let key_value_heads = self.n_key_value_heads.unwrap_or(self.n_heads);
-        let d_head = self.d_model / self.n_heads.max(1);
-        let shape = AttentionShape {
-            d_model: self.d_model,
-            heads: self.n_heads,
-            key_value_heads,
-            d_head,
-            min_float: self.min_float,
-            quiet_softmax: self.quiet_softmax,
-        };
-        let shape = shape.on_each(&parallel)?;
+        let shape = self.shape(&parallel)?;
+        let d_head = shape.d_head;
+        let key_value_heads = self.key_value_heads();
         let memory = key_value_heads * d_head;
         let sections = vec![self.n_heads * d_head, memory, memory];
         let dropout = DropoutConfig::new(self.dropout).init();
@@ -152,6 +144,62 @@ impl ParallelAttentionConfig {
             dropout: SplitDropout::split(&dropout, &parallel, 1)?,
             shape,
         })
+    }
+}
+
+impl ParallelAttentionConfig {
+    fn key_value_heads(&self) -> usize {
+        self.n_key_value_heads.unwrap_or(self.n_heads)
+    }
+
+    /// Of one rank.
+    fn shape(&self, parallel: &TensorParallel) -> Result<AttentionShape> {
+        let shape = AttentionShape {
+            d_model: self.d_model,
+            heads: self.n_heads,
+            key_value_heads: self.key_value_heads(),
+            d_head: self.d_model / self.n_heads.max(1),
+            min_float: self.min_float,
+            quiet_softmax: self.quiet_softmax,
+        };
+        shape.on_each(parallel)
+    }
+
+    /// This rank's heads of dense layers that all ranks hold alike: query, key, value and output. Local.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] if the ranks do not divide the heads, if the layers do not fit the heads or
+    /// each other, and for dropout without a random stream.
+    pub fn from_dense_linears(
+        &self,
+        [query, key, value, output]: [&Linear; 4],
+        parallel: impl Into<TensorParallel>,
+    ) -> Result<ParallelAttention> {
+        let parallel = parallel.into();
+        let shape = self.shape(&parallel)?;
+        let dropout = DropoutConfig::new(self.dropout).init();
+        let attention = ParallelAttention {
+            query_key_value: ColumnParallelLinear::from_dense_sections(
+                &[query, key, value],
+                &parallel,
+            )?,
+            output: RowParallelLinear::from_dense(output, &parallel)?,
+            dropout: SplitDropout::split(&dropout, &parallel, 1)?,
+            shape,
+        };
+        let widths = [query, key, value, output].map(|layer| layer.weight.val().dims());
+        let (d_model, memory) = (
+            self.d_model,
+            self.key_value_heads() * attention.shape.d_head,
+        );
+        let expected = [d_model, memory, memory, d_model].map(|width| [d_model, width]);
+        if widths != expected {
+            return Err(DistError::config(
+                format!("query, key, value and output are {widths:?}, not {expected:?}"),
+                "the heads say how wide each layer is",
+            ));
+        }
+        Ok(attention)
     }
 }
 
