@@ -19,7 +19,7 @@ use super::{Arguments, Grouping};
 use crate::text::token_batch;
 
 pub(super) enum Strategy {
-    Overlapped(DataParallel, ModuleOptimizer),
+    Overlapped(Box<DataParallel>, ModuleOptimizer),
     Plain(NaiveDataParallel, ModuleOptimizer),
     Sharded(Box<ShardedOptimizer>),
     /// Split parameters; or whole ones with master weights.
@@ -88,7 +88,7 @@ impl Strategy {
             let naive = NaiveDataParallel::new(group).with_micro_steps(arguments.micro_batches);
             return Ok((Self::Plain(naive, optimizer), wrapped.materialize()));
         }
-        Ok((Self::Overlapped(parallel, optimizer), wrapped))
+        Ok((Self::Overlapped(Box::new(parallel), optimizer), wrapped))
     }
 
     /// How often stage 3 gathered each unit so far.
