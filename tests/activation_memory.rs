@@ -93,11 +93,8 @@ fn kept_bytes_are_those_of_the_formula() {
                     let measured = bytes as f64 - nodes;
                     let error = measured / layer.bytes(4) - 1.0;
                     let what = format!("rank {rank} of {layer:?}");
-                    assert!(
-                        error.abs() < 0.01,
-                        "{what}: {measured} bytes, {:.4}\n{layer}",
-                        error
-                    );
+                    let text = format!("{what}: {measured} bytes, {error:+.4}\n{layer}");
+                    assert!(error.abs() < 0.01, "{text}");
                     println!(
                         "{ranks} ranks, sequence {sequence_parallel}, regather {regather}, dropout {dropout}: {measured:.0} bytes, formula {:.0}, {error:+.4}",
                         layer.bytes(4)
