@@ -55,6 +55,12 @@ const GATE: &str = "Struct:GateController";
 #[derive(Debug, Clone, Default)]
 pub struct ParameterTable {
     specs: Vec<ParameterSpec>,
+}
+
+/// Reads a [`ParameterTable`].
+#[derive(Default)]
+struct Reader {
+    specs: Vec<ParameterSpec>,
     path: Vec<String>,
     declarations: Declarations,
     /// Paths under which a parameter stands again.
@@ -86,46 +92,21 @@ impl ParameterTable {
     }
 
     fn read<M: Module>(module: &M, lazy: bool) -> Result<Self> {
-        let mut table = Self {
+        let mut reader = Reader {
             lazy,
-            ..Self::default()
+            ..Reader::default()
         };
-        module.visit(&mut table);
-        if let Some(problem) = table.refused.take() {
+        module.visit(&mut reader);
+        if let Some(problem) = reader.refused.take() {
             return Err(DistError::config(
                 problem,
                 "wrap a model once, before other reparameterizations, or materialize() it first",
             ));
         }
-        table.place()?;
-        Ok(table)
-    }
-
-    /// Gives each parameter what its layers declared. One that several layers share lies alike in all.
-    fn place(&mut self) -> Result<()> {
-        for spec in &mut self.specs {
-            spec.placements = self.declarations.of(&spec.name)?;
-        }
-        for (position, path) in &self.again {
-            let spec = &self.specs[*position];
-            let other = self.declarations.of(path)?;
-            if other != spec.placements {
-                let show = |placements: &[AxisPlacement]| match placements {
-                    [] => "whole".to_string(),
-                    [first, ..] => first.to_string(),
-                };
-                return Err(DistError::config(
-                    format!(
-                        "one parameter is {} as {}, and {} as {path}",
-                        show(&spec.placements),
-                        spec.name,
-                        show(&other)
-                    ),
-                    "tie layers that are split alike",
-                ));
-            }
-        }
-        Ok(())
+        reader.place()?;
+        Ok(Self {
+            specs: reader.specs,
+        })
     }
 
     /// The parameters in visiting order.
@@ -177,9 +158,38 @@ impl ParameterTable {
     pub fn position(&self, id: ParamId) -> Option<usize> {
         self.specs.iter().position(|spec| spec.id == id)
     }
+}
+
+impl Reader {
+    /// Gives each parameter what its layers declared. One that several layers share lies alike in all.
+    fn place(&mut self) -> Result<()> {
+        for spec in &mut self.specs {
+            spec.placements = self.declarations.of(&spec.name)?;
+        }
+        for (position, path) in &self.again {
+            let spec = &self.specs[*position];
+            let other = self.declarations.of(path)?;
+            if other != spec.placements {
+                let show = |placements: &[AxisPlacement]| match placements {
+                    [] => "whole".to_string(),
+                    [first, ..] => first.to_string(),
+                };
+                return Err(DistError::config(
+                    format!(
+                        "one parameter is {} as {}, and {} as {path}",
+                        show(&spec.placements),
+                        spec.name,
+                        show(&other)
+                    ),
+                    "tie layers that are split alike",
+                ));
+            }
+        }
+        Ok(())
+    }
 
     fn push(&mut self, spec: ParameterSpec) {
-        self.last = match self.position(spec.id) {
+        self.last = match self.specs.iter().position(|known| known.id == spec.id) {
             Some(known) => {
                 self.again.push((known, spec.name));
                 Some(known)
@@ -192,7 +202,7 @@ impl ParameterTable {
     }
 }
 
-impl ModuleVisitor for ParameterTable {
+impl ModuleVisitor for Reader {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         if container_type == "Reparameterization"
             && let Some(spec) = self.last.map(|last| &self.specs[last])
