@@ -1,10 +1,42 @@
 //! Pipeline parallelism for Burn: consecutive blocks of a model on consecutive ranks, a batch cut in
 //! micro-batches that keep every stage busy.
 //!
-//! A schedule says when each stage runs which micro-batch. With `p` stages and `m` micro-batches
-//! GPipe and 1F1B leave a bubble of `(p-1)/(m+p-1)` of the step; they differ in how many activations
-//! live at once (`m` and at most `p`).
+//! A schedule is text that is made, checked, completed, and then simulated or run:
 //!
-//! The crate holds its purpose; stages and schedules are built on the process groups and
-//! collectives of [`burn_dist`].
+//! ```
+//! use burn_pipeline::{Schedule, StageCosts, lower, simulate};
+//!
+//! let plan = Schedule::OneFOneB.plan(2, 3)?;
+//! assert_eq!(plan.to_string(), "\
+//! rank 0: 0F0 0F1 .   .   0B0 =   0F2 0B1 =   .   0B2 =  \n\
+//! rank 1: .   1F0 1B0 =   1F1 1B1 =   1F2 1B2 =  \n");
+//! let step = simulate(&plan, &StageCosts::units(2))?;
+//! assert_eq!((step.makespan, step.peak_live), (12.0, vec![2, 1]));
+//! let lowered = lower(&plan)?;
+//! assert!(lowered.actions().any(|action| action.to_string() == "0SEND_F0"));
+//! # Ok::<(), burn_dist::DistError>(())
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `action.rs`, `schedule_plan.rs` | what a rank does, and all of it, as text; pure |
+//! | `schedules/` | GPipe, 1F1B, interleaved, ZB-H1; pure |
+//! | `validate.rs`, `lower.rs`, `simulate.rs` | whether a plan runs, what it sends, how long it takes; pure |
+//! | `partition.rs` | which blocks on which stage; pure |
 #![warn(missing_docs)]
+
+mod action;
+mod lower;
+mod partition;
+mod schedule_plan;
+mod schedules;
+mod simulate;
+mod validate;
+
+pub use action::{Action, ActionKind};
+pub use lower::lower;
+pub use partition::partition;
+pub use schedule_plan::SchedulePlan;
+pub use schedules::{PipelineShape, Schedule};
+pub use simulate::{SimulatedStep, StageCosts, TimeSpan, simulate};
+pub use validate::validate;
