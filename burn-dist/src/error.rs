@@ -182,6 +182,20 @@ pub enum DistError {
         /// Its error or panic message.
         problem: String,
     },
+    /// A pipeline's action failed.
+    #[error("rank {rank}, stage {stage}, micro-batch {micro_batch}, action {action}: {cause}")]
+    Action {
+        /// The rank that reports.
+        rank: usize,
+        /// The stage.
+        stage: usize,
+        /// The micro-batch.
+        micro_batch: usize,
+        /// The action, as in a schedule's text.
+        action: String,
+        /// What happened.
+        cause: Box<DistError>,
+    },
 }
 
 impl DistError {
@@ -193,10 +207,11 @@ impl DistError {
         }
     }
 
-    /// The first cause: unwraps [`DistError::Poisoned`] to the failure that poisoned the group.
+    /// The first cause: unwraps [`DistError::Poisoned`] to the failure that poisoned the group, and
+    /// [`DistError::Action`] to what happened in it.
     pub fn root_cause(&self) -> &DistError {
         match self {
-            Self::Poisoned { cause, .. } => cause.root_cause(),
+            Self::Poisoned { cause, .. } | Self::Action { cause, .. } => cause.root_cause(),
             other => other,
         }
     }

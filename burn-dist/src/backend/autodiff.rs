@@ -19,11 +19,16 @@ use burn::backend::{
 };
 
 use super::column_product::{ColumnGradients, ColumnState};
+use super::deferred_product::{DeferredGradients, DeferredState};
 use super::gradient_hook::HookedUse;
 use super::known_gradient::KnownGradient;
 use super::parameter_source::{LeafId, LeafSlot, ParameterUse};
+use super::seed::Seed;
 use super::unshard::{Collection, Fetch, Marking};
-use super::{BackwardMark, ColumnProduct, Conjugate, DistributedBackend, GradientHook, staged};
+use super::{
+    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, DistributedBackend, GradientHook,
+    staged,
+};
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
 /// untracked and gets nothing.
@@ -231,6 +236,38 @@ impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodi
         drop(input);
         let output = values.into_primitive();
         finish!(prepared, slopes.into_primitive(), output)
+    }
+
+    fn dist_deferred_product(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        deferred: DeferredProduct,
+    ) -> FloatTensor<Self> {
+        let prepared = DeferredGradients
+            .prepare::<C>([input.node(), weight.node()])
+            .compute_bound();
+        match prepared.stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let state = DeferredState {
+                    deferred,
+                    input: prepared.checkpoint(&input),
+                    weight: prepared.checkpoint(&weight),
+                };
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                prepared.finish(state, DeferredProduct::forward::<B>(input, weight))
+            }
+            OpsKind::UnTracked(prepared) => {
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                prepared.finish(DeferredProduct::forward::<B>(input, weight))
+            }
+        }
+    }
+
+    fn dist_seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Seed.prepare::<C>([output.node()]).compute_bound();
+        let gradient = gradient.into_primitive();
+        let zero = B::dist_seed(output.into_primitive(), gradient.clone());
+        finish!(prepared, gradient, zero)
     }
 
     fn dist_leaf(tensor: FloatTensor<Self>, slot: LeafSlot) -> FloatTensor<Self> {

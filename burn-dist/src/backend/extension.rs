@@ -1,9 +1,14 @@
 //! The distributed backend decorator: operations that Burn's backends gain.
 
-use burn::backend::{Backend as BurnBackend, backend_extension, tensor::FloatTensor};
+use burn::backend::{
+    Backend as BurnBackend, TensorMetadata, backend_extension, tensor::FloatTensor,
+};
+use burn::tensor::Shape;
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
-use super::{BackwardMark, ColumnProduct, Conjugate, GradientHook, staged, unshard};
+use super::{
+    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, GradientHook, staged, unshard,
+};
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
 ///
@@ -84,6 +89,25 @@ pub trait DistributedBackend: BurnBackend {
     ) -> FloatTensor<Self> {
         drop((input, slopes));
         values
+    }
+
+    /// The product of an input and a weight; on `Autodiff` the weight's gradient is left for later.
+    #[fusion(default)]
+    fn dist_deferred_product(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        deferred: DeferredProduct,
+    ) -> FloatTensor<Self> {
+        drop(deferred);
+        DeferredProduct::forward::<Self>(input, weight)
+    }
+
+    /// Zero, `[1]`; on `Autodiff` a backward pass from it gives `output` the gradient `gradient`.
+    #[fusion(default)]
+    fn dist_seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        drop(gradient);
+        let dtype = output.dtype().into();
+        Self::float_zeros(Shape::new([1]), &output.device(), dtype)
     }
 
     /// A mark right above `rung` that runs before `below` in a backward pass.

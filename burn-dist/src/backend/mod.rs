@@ -12,17 +12,21 @@
 //! | `backward_mark.rs` | a place in the backward pass |
 //! | `column_product.rs`, `started.rs` | a product whose collectives run beside it |
 //! | `known_gradient.rs` | a function whose derivative was computed with it |
+//! | `seed.rs` | a backward pass that starts with a given gradient |
+//! | `deferred_product.rs` | a product whose weight's gradient is left for later |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
 mod backward_mark;
 mod column_product;
 mod conjugate;
+mod deferred_product;
 mod extension;
 mod gradient_hook;
 mod known_gradient;
 mod ladder;
 mod parameter_source;
+mod seed;
 mod staged;
 mod started;
 mod step;
@@ -35,6 +39,7 @@ use burn::tensor::Tensor;
 pub use backward_mark::{BackwardMark, MarkTensor};
 pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
+pub use deferred_product::{DeferredProduct, DeferredProducts};
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use ladder::{Ladder, RungTensor};
@@ -132,6 +137,28 @@ pub fn known_gradient(input: Tensor<2>, values: Tensor<2>, slopes: Tensor<2>) ->
         input.into_dispatch(),
         values.into_dispatch(),
         slopes.into_dispatch(),
+    ))
+}
+
+/// `[.., h], [h, d] -> [.., d]`: a product whose weight's gradient goes to [`DeferredProducts`].
+pub fn deferred_product<const D: usize>(
+    input: Tensor<D>,
+    weight: Tensor<2>,
+    deferred: DeferredProduct,
+) -> Tensor<D> {
+    Tensor::from_dispatch(Dispatch::dist_deferred_product(
+        input.into_dispatch(),
+        weight.into_dispatch(),
+        deferred,
+    ))
+}
+
+/// `[..], [..] -> [1]`: zero, from which a backward pass gives `output` this gradient; the seeds of several
+/// outputs are added up before it.
+pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
+    Tensor::from_dispatch(Dispatch::dist_seed(
+        output.into_dispatch(),
+        gradient.into_dispatch(),
     ))
 }
 

@@ -62,7 +62,7 @@ pub struct BucketShard {
 pub struct DataParallel {
     group: ProcessGroup,
     table: ParameterTable,
-    reducer: Arc<Reducer>,
+    pub(super) reducer: Arc<Reducer>,
     shard_gradients: bool,
 }
 
@@ -196,13 +196,15 @@ impl DataParallel {
 
     /// Ends an optimizer step's gradients as [`sync`](Self::sync) does, and gives this rank its part of
     /// each bucket, in the order of the plan. Collective; one reduce_scatter per bucket, and a byte per
-    /// parameter to know which were used.
+    /// parameter to know which were used. `None`: for gradients that were [delivered](Self::deliver).
     ///
     /// # Errors
     /// As [`sync`](Self::sync); [`DistError::Config`] if it was not made with `shard_gradients`.
-    pub fn sync_shards(&self, grads: Gradients) -> Result<Vec<BucketShard>> {
+    pub fn sync_shards(&self, grads: Option<Gradients>) -> Result<Vec<BucketShard>> {
         self.check_mode(true)?;
-        self.reducer.take_leaves(grads);
+        if let Some(grads) = grads {
+            self.reducer.take_leaves(grads);
+        }
         let reduced = self.reducer.finish()?;
         let touched = reduced.iter().flat_map(|reduced| &reduced.touched);
         let touched = touched.map(|&touched| u8::from(touched)).collect();

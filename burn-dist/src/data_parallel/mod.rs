@@ -9,11 +9,13 @@
 //! | `reducer.rs` | gradients in, buckets out, in index order |
 //! | `synchronized.rs` | the hook on a parameter |
 //! | `parameter_spec.rs`, `replica.rs` | the same model on every rank |
+//! | `given_gradients.rs` | gradients that were computed elsewhere |
 //! | `gradient_event.rs` | what happened in a step, in order |
 //! | `rank_order_accumulator.rs` | what N ranks compute, on one |
 
 mod bucket_plan;
 mod data_parallel;
+mod given_gradients;
 mod gradient_bucket;
 mod gradient_event;
 mod naive_data_parallel;

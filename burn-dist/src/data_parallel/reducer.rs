@@ -145,6 +145,11 @@ impl Reducer {
         state.micro_steps += 1;
     }
 
+    /// Counts micro-steps whose gradients come with the next one's.
+    pub(super) fn expect_micro_steps(&self, count: usize) {
+        self.lock().micro_steps += count;
+    }
+
     /// Micro-steps whose gradients wait here for the next reduction.
     pub(super) fn pending_micro_steps(&self) -> usize {
         self.lock().micro_steps

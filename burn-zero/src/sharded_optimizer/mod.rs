@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `sharded_optimizer_config.rs` | the settings |
 //! | `sharded_optimizer.rs` | wrapping, and a step from outside |
+//! | `given_gradients.rs` | a step with gradients that were computed elsewhere |
 //! | `step_pieces.rs` | a step on equal parts of every unit |
 //! | `shard_module.rs` | a rank's pieces as the optimizer sees them |
 //! | `whole_parameters.rs` | a step on parameters that each belong to one rank |
 //! | `model_values.rs` | from a model's parameters to pieces and back |
 
+mod given_gradients;
 mod model_values;
 mod shard_module;
 #[allow(clippy::module_inception)]

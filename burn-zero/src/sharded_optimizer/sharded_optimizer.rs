@@ -3,7 +3,7 @@
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{DType, Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor};
 use burn_dist::data_parallel::{BucketShard, DataParallel, DataParallelConfig};
 use burn_dist::{DistError, ProcessGroup, Result};
 
@@ -12,7 +12,7 @@ use super::model_values::CastTrained;
 use super::step_pieces::{PieceGradient, Pieces};
 use super::whole_parameters::{drop_others, owners, share};
 use crate::clip_grad_norm::{clip_factor, clip_grad_norm_over};
-use crate::{LossScale, MixedPrecisionPolicy, ModelParallel, ShardLayout, ShardableOptimizer};
+use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 
 /// An optimizer whose state is split over the ranks of a group, for any module, without touching its
 /// code: ZeRO stages 1 and 2 (arXiv 1910.02054, sections 5.1 and 5.2).
@@ -38,7 +38,7 @@ use crate::{LossScale, MixedPrecisionPolicy, ModelParallel, ShardLayout, Shardab
 /// # Ok(()) }
 /// ```
 pub struct ShardedOptimizer {
-    parallel: DataParallel,
+    pub(super) parallel: DataParallel,
     optimizer: ModuleOptimizer,
     layout: ShardLayout,
     ownership: Ownership,
@@ -104,7 +104,7 @@ impl ShardedOptimizer {
             optimizer,
             element_wise,
         } = optimizer.into();
-        check(&optimizer, element_wise, &config, group)?;
+        config.check(&optimizer, element_wise, group)?;
         let parallel = DataParallelConfig {
             bucket_sizes: config.bucket_sizes,
             average_micro_steps: config.average_micro_steps,
@@ -205,6 +205,10 @@ impl ShardedOptimizer {
     /// # Errors
     /// As [`step`](Self::step); [`DistError::Config`] for an optimizer that steps whole parameters.
     pub fn accumulate(&mut self, gradients: Gradients) -> Result<()> {
+        self.accumulate_from(Some(gradients))
+    }
+
+    fn accumulate_from(&mut self, gradients: Option<Gradients>) -> Result<()> {
         if matches!(self.ownership, Ownership::Whole(_)) {
             return Err(DistError::config(
                 format!(
@@ -264,9 +268,19 @@ impl ShardedOptimizer {
         model: M,
         gradients: Gradients,
     ) -> Result<M> {
+        self.step_from(lr.into(), model, Some(gradients))
+    }
+
+    /// `None`: gradients were delivered.
+    pub(super) fn step_from<M: Module>(
+        &mut self,
+        lr: ModuleLearningRate,
+        model: M,
+        gradients: Option<Gradients>,
+    ) -> Result<M> {
         match &self.ownership {
-            Ownership::Pieces(_) => self.step_pieces(lr.into(), model, gradients),
-            Ownership::Whole(_) => self.step_whole(lr.into(), model, gradients),
+            Ownership::Pieces(_) => self.step_pieces(lr, model, gradients),
+            Ownership::Whole(_) => self.step_whole(lr, model, gradients),
         }
     }
 
@@ -274,11 +288,11 @@ impl ShardedOptimizer {
         &mut self,
         lr: ModuleLearningRate,
         model: M,
-        gradients: Gradients,
+        gradients: Option<Gradients>,
     ) -> Result<M> {
         let shards = match self.accumulated.is_some() {
             true => {
-                self.accumulate(gradients)?;
+                self.accumulate_from(gradients)?;
                 let mut shards = self.accumulated.take().unwrap_or_default();
                 let micro_steps = std::mem::take(&mut self.micro_steps);
                 if self.settings.average_micro_steps {
@@ -325,9 +339,12 @@ impl ShardedOptimizer {
         &mut self,
         lr: ModuleLearningRate,
         model: M,
-        gradients: Gradients,
+        gradients: Option<Gradients>,
     ) -> Result<M> {
-        let mut gradients = self.parallel.sync(gradients, &model)?;
+        let mut gradients = match gradients {
+            Some(gradients) => self.parallel.sync(gradients, &model)?,
+            None => self.parallel.sync_without_input(&model)?,
+        };
         if let Some(loss_scale) = &mut self.settings.loss_scale {
             let Some(unscaled) =
                 loss_scale.unscale_over(gradients, &model, &self.settings.model_parallel)?
@@ -358,38 +375,4 @@ fn add((mut sum, shard): (BucketShard, BucketShard)) -> BucketShard {
         *used |= also;
     }
     sum
-}
-
-fn check(
-    optimizer: &ModuleOptimizer,
-    element_wise: bool,
-    config: &ShardedOptimizerConfig,
-    group: &ProcessGroup,
-) -> Result<()> {
-    let rank = group.rank();
-    if !optimizer.to_record().is_empty() {
-        return Err(DistError::config(
-            format!(
-                "rank {rank}: this optimizer has stepped before: its state is of whole parameters"
-            ),
-            "wrap the model first, and give it a new optimizer",
-        ));
-    }
-    let precision = config.mixed_precision;
-    let needs = precision != MixedPrecisionPolicy::default() || config.offload.is_some();
-    if needs && !element_wise {
-        return Err(DistError::config(
-            format!(
-                "rank {rank}: master weights and offload need an element-wise optimizer, this one steps whole parameters"
-            ),
-            "build it as such, as `AdamWConfig::new().build()`, or leave those settings out",
-        ));
-    }
-    if precision.reduce.is_some_and(|dtype| dtype != DType::F32) {
-        return Err(DistError::config(
-            format!("rank {rank}: stages 1 and 2 reduce 16-bit gradients in f32 only"),
-            "leave MixedPrecisionPolicy::reduce out, or use FullyShard",
-        ));
-    }
-    Ok(())
 }

@@ -1,7 +1,9 @@
 //! [`ShardedOptimizerConfig`]: how a sharded optimizer works.
 
-use burn::tensor::Device;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{DType, Device};
 use burn_dist::data_parallel::BucketSizes;
+use burn_dist::{DistError, ProcessGroup, Result};
 
 use crate::{LossScale, MixedPrecisionPolicy, ModelParallel};
 
@@ -46,5 +48,42 @@ impl Default for ShardedOptimizerConfig {
             loss_scale: None,
             offload: None,
         }
+    }
+}
+
+impl ShardedOptimizerConfig {
+    /// Refuses what an optimizer cannot do.
+    pub(super) fn check(
+        &self,
+        optimizer: &ModuleOptimizer,
+        element_wise: bool,
+        group: &ProcessGroup,
+    ) -> Result<()> {
+        let rank = group.rank();
+        if !optimizer.to_record().is_empty() {
+            return Err(DistError::config(
+                format!(
+                    "rank {rank}: this optimizer has stepped before: its state is of whole parameters"
+                ),
+                "wrap the model first, and give it a new optimizer",
+            ));
+        }
+        let precision = self.mixed_precision;
+        let needs = precision != MixedPrecisionPolicy::default() || self.offload.is_some();
+        if needs && !element_wise {
+            return Err(DistError::config(
+                format!(
+                    "rank {rank}: master weights and offload need an element-wise optimizer, this one steps whole parameters"
+                ),
+                "build it as such, as `AdamWConfig::new().build()`, or leave those settings out",
+            ));
+        }
+        if precision.reduce.is_some_and(|dtype| dtype != DType::F32) {
+            return Err(DistError::config(
+                format!("rank {rank}: stages 1 and 2 reduce 16-bit gradients in f32 only"),
+                "leave MixedPrecisionPolicy::reduce out, or use FullyShard",
+            ));
+        }
+        Ok(())
     }
 }
