@@ -22,20 +22,43 @@
 //! | `action.rs`, `schedule_plan.rs` | what a rank does, and all of it, as text; pure |
 //! | `schedules/` | GPipe, 1F1B, interleaved, ZB-H1; pure |
 //! | `validate.rs`, `lower.rs`, `simulate.rs` | whether a plan runs, what it sends, how long it takes; pure |
-//! | `partition.rs` | which blocks on which stage; pure |
+//! | `partition.rs`, `micro_batches.rs` | which blocks on which stage, which items in which micro-batch; pure |
+//! | `pipeline_stage.rs`, `activation.rs` | what a model gives to be run in stages |
+//! | `pipeline_links.rs`, `link.rs` | how neighbours reach each other |
+//! | `pipeline_runtime.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
+//! | `gradient_sum.rs` | gradients in the order of micro-batches |
+//! | `deferred_linear.rs` | a layer whose backward pass can be split |
 #![warn(missing_docs)]
 
 mod action;
+mod activation;
+mod deferred_linear;
+mod gradient_sum;
+mod kept;
+mod link;
 mod lower;
+mod micro_batches;
 mod partition;
+mod pipeline_links;
+mod pipeline_runtime;
+mod pipeline_stage;
+mod recompute;
 mod schedule_plan;
 mod schedules;
 mod simulate;
+mod stage_passes;
 mod validate;
 
 pub use action::{Action, ActionKind};
+pub use activation::Activation;
+pub use deferred_linear::DeferredLinear;
 pub use lower::lower;
+pub use micro_batches::MicroBatches;
 pub use partition::partition;
+pub use pipeline_links::PipelineLinks;
+pub use pipeline_runtime::{ActionSpan, PipelineRuntime, PipelineStep};
+pub use pipeline_stage::PipelineStage;
+pub use recompute::Recompute;
 pub use schedule_plan::SchedulePlan;
 pub use schedules::{PipelineShape, Schedule};
 pub use simulate::{SimulatedStep, StageCosts, TimeSpan, simulate};
