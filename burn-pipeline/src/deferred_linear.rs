@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::module::linear;
-use burn_dist::backend::{DeferredProduct, DeferredProducts, deferred_product};
+use burn_dist::backend::{DeferredProduct, DeferredProducts, deferred_product, joins_rows};
 
 /// Burn's `Linear` whose backward pass gives its input's gradient, and leaves the product that gives its
 /// weight's to be computed when the schedule says so: by the same operations in the same order, so that the
@@ -47,10 +47,21 @@ impl DeferredLinear {
             products: self.products.clone(),
             layer: self.weight.id.val(),
         };
-        let product = deferred_product(input, weight, deferred);
-        match bias {
-            Some(bias) => product + bias.unsqueeze(),
-            None => product,
+        let mut shape = input.dims();
+        if !joins_rows(&input.shape(), &weight.shape()) {
+            return with_bias(deferred_product(input, weight, deferred), bias);
         }
+        // As Burn does, so that the bias's gradient is summed in the same order.
+        let rows: usize = shape[..D - 1].iter().product();
+        let input = input.reshape([rows, shape[D - 1]]);
+        shape[D - 1] = weight.dims()[1];
+        with_bias(deferred_product(input, weight, deferred), bias).reshape(shape)
+    }
+}
+
+fn with_bias<const D: usize>(product: Tensor<D>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    match bias {
+        Some(bias) => product + bias.unsqueeze(),
+        None => product,
     }
 }

@@ -53,8 +53,8 @@ pub struct DeferredProduct {
     pub layer: u64,
 }
 
-/// How Burn's `linear` multiplies an input of this shape.
-fn merges(input: &Shape, weight: &Shape) -> bool {
+/// Whether Burn's `linear` joins the leading dims of an input of this shape before it multiplies.
+pub fn joins_rows(input: &Shape, weight: &Shape) -> bool {
     let analysis = MatmulTransformAnalysis::from_shapes(input, weight);
     matches!(
         MatmulTransformPolicy::default().action(&analysis),
@@ -106,7 +106,7 @@ impl<B: DistributedBackend> Backward<B, 2> for DeferredGradients {
         let [input_node, weight_node] = ops.parents;
         let input = checkpointer.retrieve_node_output::<B::FloatTensorPrimitive>(input);
         let weight = checkpointer.retrieve_node_output::<B::FloatTensorPrimitive>(weight);
-        let merged = merges(&input.shape(), &weight.shape());
+        let merged = joins_rows(&input.shape(), &weight.shape());
         if let Some(node) = input_node {
             grads.register::<B>(node.id, input_gradient::<B>(weight, grad.clone(), merged));
         }
@@ -129,12 +129,15 @@ fn input_gradient<B: Backend>(
     merged: bool,
 ) -> FloatTensor<B> {
     let shape = grad.shape().to_vec();
-    let columns = B::float_swap_dims(weight, 0, 1);
     if !merged {
+        // Reshaped first: a matrix that lies otherwise is multiplied by other kernels.
         let mut wide = vec![1; shape.len() - 2];
-        wide.extend(columns.shape().to_vec());
-        return B::float_matmul(grad, B::float_reshape(columns, Shape::from(wide)));
+        wide.extend(weight.shape().to_vec());
+        let (from, to) = (shape.len() - 2, shape.len() - 1);
+        let weight = B::float_reshape(weight, Shape::from(wide));
+        return B::float_matmul(grad, B::float_swap_dims(weight, from, to));
     }
+    let columns = B::float_swap_dims(weight, 0, 1);
     let mut output = shape;
     let last = output.len() - 1;
     output[last] = columns.shape()[1];

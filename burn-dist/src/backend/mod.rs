@@ -39,7 +39,7 @@ use burn::tensor::Tensor;
 pub use backward_mark::{BackwardMark, MarkTensor};
 pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
-pub use deferred_product::{DeferredProduct, DeferredProducts};
+pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use ladder::{Ladder, RungTensor};
