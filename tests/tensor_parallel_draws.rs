@@ -5,13 +5,14 @@ use std::sync::Mutex;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::MultiHeadAttentionConfig;
-use burn::nn::transformer::PositionWiseFeedForwardConfig;
+use burn::nn::transformer::{PositionWiseFeedForwardConfig, TransformerEncoderConfig};
 use burn::nn::{EmbeddingConfig, Initializer, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_dist::tensor_parallel::{
     ColumnParallelLinear, ColumnParallelLinearConfig, GatedFeedForwardConfig, ParallelAttention,
-    ParallelAttentionConfig, ParallelFeedForward, ParallelFeedForwardConfig, RowParallelLinear,
-    RowParallelLinearConfig, TensorParallel, VocabParallelEmbedding, VocabParallelEmbeddingConfig,
+    ParallelAttentionConfig, ParallelEncoder, ParallelFeedForward, ParallelFeedForwardConfig,
+    RowParallelLinear, RowParallelLinearConfig, TensorParallel, VocabParallelEmbedding,
+    VocabParallelEmbeddingConfig,
 };
 use burn_dist::{ProcessGroup, Result};
 use tests::run_group;
@@ -168,6 +169,37 @@ fn attention_and_feed_forward() {
                 .init(parallel, device)
         },
     );
+}
+
+#[test]
+fn whole_encoders() {
+    let config = TransformerEncoderConfig::new(24, 40, 4, 2).with_dropout(0.0);
+    same(
+        |device| config.init(device),
+        |parallel, dense| ParallelEncoder::from_dense(dense, parallel).expect("fits"),
+        |parallel, device| ParallelEncoder::init(&config, parallel, device),
+    );
+}
+
+#[test]
+fn a_part_is_drawn_without_holding_the_whole() {
+    let results = run_group(4, |group| {
+        let _held = GENERATOR.lock().expect("no panic under this lock");
+        let config = ColumnParallelLinearConfig::new(2048, vec![2048]).with_bias(false);
+        let layer = config.init(&group, &Device::flex())?;
+        let whole = (2048 * 2048 * 4) as u64;
+        let drawn = allocation_counter::measure(|| drop(layer.weight.val()));
+        // The part, its pieces before they are joined, and a block.
+        assert!(
+            drawn.bytes_max < whole * 6 / 10,
+            "{} of {whole}",
+            drawn.bytes_max
+        );
+        Ok(())
+    });
+    for result in results {
+        result.expect("no fault");
+    }
 }
 
 #[test]

@@ -28,6 +28,26 @@ impl ModelParallel {
 
     /// Refuses a parameter that is split over ranks of no group.
     pub(crate) fn check(&self, name: &str, placements: &[AxisPlacement]) -> Result<()> {
+        for (number, (axis, group)) in self.groups.iter().enumerate() {
+            let earlier = self.groups[..number].iter();
+            let shared = earlier.filter(|(_, other)| {
+                let common = other
+                    .ranks()
+                    .iter()
+                    .filter(|rank| group.ranks().contains(rank));
+                common.count() > 1
+            });
+            if let Some((other, _)) = shared.into_iter().next() {
+                return Err(DistError::config(
+                    format!(
+                        "rank {}: the groups of axes {other} and {axis} share more than one rank: {:?} would count twice",
+                        group.rank(),
+                        group.ranks()
+                    ),
+                    "name each group once, on its own axis",
+                ));
+            }
+        }
         let parts = placements
             .iter()
             .filter(|placement| placement.is_shard() && placement.ranks.len() > 1);

@@ -193,6 +193,61 @@ fn sixteen_bit_logits_are_summed_in_f32() {
 }
 
 #[test]
+fn many_rows_of_f16_do_not_overflow() {
+    let rows = 70_000;
+    let logits = fixed([rows, 4], 5, DType::F16, &device());
+    let targets = vec![3i64; rows];
+    let values: Vec<f64> = logits.clone().into_data().iter().collect();
+    let (loss, slopes) = by_hand(&values, &targets, 4, 0.0, None);
+    let targets = Tensor::from_data(targets.as_slice(), (&device(), DType::I64));
+    let (got, gradient) = run(2, &logits, &targets, CrossEntropyOptions::new(4));
+    assert!((got - loss).abs() < 1e-4, "{got} {loss}");
+    // One over the rows is near the smallest number of f16.
+    let scale = slopes.iter().fold(0.0f64, |m, s| m.max(s.abs()));
+    let pairs = gradient.iter().zip(&slopes);
+    assert!(pairs.fold(0.0f64, |m, (a, b)| m.max((a - b).abs())) < 0.01 * scale);
+}
+
+#[test]
+fn an_embedding_that_is_also_the_head() {
+    use burn::module::Module;
+    use burn::nn::{Embedding, EmbeddingConfig};
+    use burn_dist::tensor_parallel::VocabParallelEmbedding;
+    #[derive(Module, Debug)]
+    struct Tied {
+        embedding: Embedding,
+    }
+    let dense = Tied {
+        embedding: EmbeddingConfig::new(7, 6).init(&device()),
+    };
+    let tokens = || Tensor::<2, Int>::from_data([[0, 1, 2, 3], [6, 6, 4, 5]], &device());
+    let targets = || Tensor::<1, Int>::from_data([1, 2, 3, 0, 6, 4, 5, 0], &device());
+    compare(
+        &dense,
+        |dense, _| {
+            let x = dense.embedding.forward(tokens()).tanh().reshape([8, 6]);
+            let logits = x.matmul(dense.embedding.weight.val().transpose());
+            CrossEntropyLossConfig::new()
+                .init(&device())
+                .forward(logits, targets())
+        },
+        |dense, parallel| VocabParallelEmbedding::from_dense(&dense.embedding, parallel),
+        |split, _| {
+            let logits = split.logits(split.forward(tokens())?.tanh())?;
+            let [b, s, columns] = logits.dims();
+            let logits = logits.reshape([b * s, columns]);
+            let group = split.parallel().group();
+            vocab_parallel_cross_entropy(logits, targets(), &CrossEntropyOptions::new(7), group)
+        },
+        |split| {
+            Ok(Tied {
+                embedding: split.to_dense()?,
+            })
+        },
+    );
+}
+
+#[test]
 fn three_reductions_and_nothing_backward() {
     let results = run_group(2, |group| {
         let logits = fixed([3, 4], group.index() as u64, DType::F32, &device()).require_grad();

@@ -1,5 +1,6 @@
 //! What cannot be split, and ranks that do not do the same.
 
+use burn::module::Module;
 use burn::nn::activation::{ActivationConfig, PReluConfig, SwiGluConfig};
 use burn::nn::attention::MultiHeadAttentionConfig;
 use burn::nn::transformer::PositionWiseFeedForwardConfig;
@@ -147,6 +148,75 @@ fn tokens_outside_the_vocabulary_and_sequences_that_cannot_be_split() {
                 "dim 1 of shape [2, 7, 8] is 7, not a multiple of the group's 2 ranks",
             ),
         ]
+    });
+}
+
+#[test]
+fn inputs_that_do_not_fit() {
+    refused(2, |group| {
+        let parallel = TensorParallel::new(group).sequence_parallel(true);
+        let dense = LinearConfig::new(8, 8).init(&device());
+        let column = ColumnParallelLinear::from_dense(&dense, &parallel).expect("fits");
+        let row = RowParallelLinear::from_dense(&dense, &parallel).expect("fits");
+        let [flat, narrow] = [
+            fixed([8], 1, DType::F32, &device()),
+            fixed([4], 1, DType::F32, &device()),
+        ];
+        let wide = fixed([2, 2, 6], 1, DType::F32, &device());
+        vec![
+            (
+                column.forward(flat).map(drop),
+                "shape [8] for a weight of 8 rows",
+            ),
+            (
+                row.forward(narrow).map(drop),
+                "shape [4] for a weight of 4 rows",
+            ),
+            (
+                column.forward(wide.clone()).map(drop),
+                "[2, 2, 6] for a weight of 8 rows",
+            ),
+            (row.forward(wide).map(drop), "bring [.., tokens, 4]"),
+        ]
+    });
+}
+
+#[test]
+fn one_parameter_that_lies_in_two_ways() {
+    #[derive(Module, Debug)]
+    struct Tied {
+        tokens: VocabParallelEmbedding,
+        head: ColumnParallelLinear,
+    }
+    refused(2, |group| {
+        let embedding = EmbeddingConfig::new(8, 8).init(&device());
+        let mut head = LinearConfig::new(8, 8).with_bias(false).init(&device());
+        head.weight = embedding.weight.clone();
+        let model = Tied {
+            tokens: VocabParallelEmbedding::from_dense(&embedding, group).expect("fits"),
+            head: ColumnParallelLinear::from_dense(&head, group).expect("fits"),
+        };
+        let refused = burn_dist::data_parallel::ParameterTable::of(&model).map(drop);
+        vec![(refused, "shard(1) over tp [0, 1] as head.weight")]
+    });
+}
+
+#[test]
+fn a_declaration_of_a_field_that_is_not_there() {
+    use burn_dist::placement::LayerPlacement;
+    #[derive(Module, Debug)]
+    struct Misspelt {
+        placement: LayerPlacement,
+        linear: burn::nn::Linear,
+    }
+    refused(2, |group| {
+        let axis = burn_dist::mesh::MeshAxis::Tp;
+        let model = Misspelt {
+            placement: LayerPlacement::new(axis, group).shard("linaer", 1),
+            linear: LinearConfig::new(8, 8).init(&device()),
+        };
+        let refused = burn_dist::data_parallel::ParameterTable::of(&model).map(drop);
+        vec![(refused, "linaer is declared")]
     });
 }
 

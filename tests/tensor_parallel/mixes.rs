@@ -306,6 +306,22 @@ fn a_group_whose_members_hold_other_parts_is_refused() {
 }
 
 #[test]
+fn a_group_named_twice_is_refused() {
+    split_of_two(|model, group| {
+        for axis in [MeshAxis::Tp, MeshAxis::Pp] {
+            let gradients = GradientsParams::from_grads(model.loss(0)?.backward(), &model);
+            let parts = ModelParallel::new()
+                .over(MeshAxis::Tp, &group)
+                .over(axis, &group);
+            let refusal = clip_grad_norm_over(gradients, &model, 1.0, &parts).map(|_| ());
+            let text = refusal.expect_err("refused").to_string();
+            assert!(text.contains("would count twice"), "{text}");
+        }
+        group.barrier()
+    });
+}
+
+#[test]
 fn a_norm_over_one_part_is_refused() {
     split_of_two(|model, group| {
         let gradients = GradientsParams::from_grads(model.loss(0)?.backward(), &model);

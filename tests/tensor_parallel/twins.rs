@@ -252,3 +252,28 @@ fn grouped_queries() {
         },
     );
 }
+
+#[test]
+fn what_is_put_together_again_trains_as_before() {
+    // Each dense parameter comes back under its own identifier: gradients find it.
+    let dense = crate::settled(
+        &MultiHeadAttentionConfig::new(12, 4)
+            .with_dropout(0.0)
+            .init(&device()),
+    );
+    let step = |mha: burn::nn::attention::MultiHeadAttention| {
+        let output = mha.forward(MhaInput::self_attn(input(DType::F32))).context;
+        let gradients = loss_of(output, DType::F32).backward();
+        let gradients = burn::optim::GradientsParams::from_grads(gradients, &mha);
+        let mut optimizer = burn::optim::SgdConfig::new().init();
+        crate::values(&optimizer.step(1.0, mha, gradients))
+    };
+    let expected = step(crate::cast(&dense, DType::F32));
+    let results = tests::run_group(2, |group| {
+        let split = ParallelAttention::from_dense(&crate::cast(&dense, DType::F32), &group)?;
+        Ok(step(split.to_dense()?))
+    });
+    for result in results {
+        assert!(result.expect("no fault") == expected);
+    }
+}

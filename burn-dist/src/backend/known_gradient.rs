@@ -1,6 +1,7 @@
 //! [`KnownGradient`]: a function whose derivative was computed with it.
 
 use burn::backend::{
+    TensorMetadata,
     autodiff::{
         checkpoint::base::Checkpointer,
         grads::Gradients,
@@ -27,7 +28,17 @@ impl<B: DistributedBackend> Backward<B, 1> for KnownGradient {
         let grad = grads.consume::<B>(&ops.node);
         let [parent] = ops.parents;
         if let Some(parent) = parent {
-            grads.register::<B>(parent.id, B::float_mul(ops.state, grad));
+            // Values may be wider than what they are computed from.
+            let (slopes, wide) = (ops.state, grad.dtype());
+            let narrow = slopes.dtype();
+            let gradient = match narrow == wide {
+                true => B::float_mul(slopes, grad),
+                false => {
+                    let product = B::float_mul(B::float_cast(slopes, wide.into()), grad);
+                    B::float_cast(product, narrow.into())
+                }
+            };
+            grads.register::<B>(parent.id, gradient);
         }
     }
 }

@@ -163,6 +163,13 @@ impl ParameterTable {
 impl Reader {
     /// Gives each parameter what its layers declared. One that several layers share lies alike in all.
     fn place(&mut self) -> Result<()> {
+        let again = self.again.iter().map(|(_, path)| path.as_str());
+        let paths = self
+            .specs
+            .iter()
+            .map(|spec| spec.name.as_str())
+            .chain(again);
+        self.declarations.check(paths)?;
         for spec in &mut self.specs {
             spec.placements = self.declarations.of(&spec.name)?;
         }

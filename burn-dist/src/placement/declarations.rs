@@ -50,11 +50,30 @@ impl Declarations {
                 return;
             }
         };
-        let layer = &path[..path.len().saturating_sub(1)];
+        // Several declarations may stand in a list or tuple, whose places are numbers.
+        let is_number = |name: &&String| name.parse::<usize>().is_ok();
+        let numbers = path.iter().rev().take_while(is_number).count();
+        let layer = &path[..(path.len() - numbers).saturating_sub(1)];
         for (field, placement) in placement.entries() {
             let parts = layer.iter().map(String::as_str).chain([field]);
             let place = parts.collect::<Vec<_>>().join(".");
             self.declared.push((place, placement));
+        }
+    }
+
+    /// Refuses a declaration that covers none of these parameters: its layer has no such field.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] naming the place.
+    pub fn check<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        let covers_none =
+            |entry: &&(String, AxisPlacement)| !paths.clone().any(|path| covers(&entry.0, path));
+        match self.declared.iter().find(covers_none) {
+            None => Ok(()),
+            Some((place, placement)) => Err(DistError::config(
+                format!("{place} is declared to be {placement}, but there is no such parameter"),
+                "name a field of the layer that the declaration stands in",
+            )),
         }
     }
 
@@ -69,8 +88,7 @@ impl Declarations {
         }
         let mut placements: Vec<AxisPlacement> = Vec::new();
         for (place, placement) in &self.declared {
-            let rest = path.strip_prefix(place.as_str());
-            if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            if !covers(place, path) {
                 continue;
             }
             let same_axis = |other: &&AxisPlacement| other.axis == placement.axis;
@@ -87,6 +105,12 @@ impl Declarations {
         }
         Ok(placements)
     }
+}
+
+/// Whether a path is at a place or below it.
+fn covers(place: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(place);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]
@@ -109,6 +133,23 @@ mod tests {
         assert!(of("blocks.0.inner.norm.gamma")[0].reduction().is_some());
         assert!(of("blocks.0.weights").is_empty());
         assert!(of("blocks.1.weight").is_empty());
+        // In a list of several axes.
+        let list = "burn_dist::placement cp 0,2 weight:replicate:partial(sum)";
+        declarations.enter(&path("blocks.0.placement.1"), list);
+        assert_eq!(
+            declarations.of("blocks.0.weight").expect("two axes").len(),
+            2
+        );
+        let names = ["blocks.0.weight", "blocks.0.inner.norm.gamma"];
+        assert!(declarations.check(names.into_iter()).is_ok());
+        let text = declarations
+            .check(names[..1].iter().copied())
+            .expect_err("no inner")
+            .to_string();
+        assert!(
+            text.contains("blocks.0.inner") && text.contains("no such parameter"),
+            "{text}"
+        );
         let outer = "burn_dist::placement tp 0,1 blocks:replicate:partial(sum)";
         declarations.enter(&path("placement"), outer);
         let text = declarations

@@ -1,12 +1,12 @@
 //! [`ColumnParallelLinear`]: a linear layer split by output features.
 
 use burn::config::Config;
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
-use super::drawn_parts::{Draw, Section, lazy_linear};
+use super::drawn_parts::{Draw, DrawnSection, lazy_linear};
 use super::{TensorParallel, VocabularyPart, parts};
 use crate::backend;
 use crate::collectives::gather_from_region;
@@ -20,9 +20,10 @@ use crate::placement::LayerPlacement;
 /// sections (query, key and value; gate and up) it holds its part of each, side by side, so that one
 /// product and one collective serve all of them.
 ///
-/// Forward: nothing is sent, or an all_gather of the input if activations are split along the sequence.
-/// Backward: an all_reduce, or reduce_scatter, of the input's gradient, beside the product that gives the
-/// weight's. (Megatron-LM, arXiv 1909.08053, section 3; arXiv 2205.05198, section 4.2.2.)
+/// Forward: nothing is sent, or an all_gather of the input if activations are split along the sequence; with
+/// gathered output another one for each section. Backward: an all_reduce, or reduce_scatter, of the input's
+/// gradient, beside the product that gives the weight's; with
+/// [`regather`](super::TensorParallel::regather) an all_gather of the input before it. (Megatron-LM, arXiv 1909.08053, section 3; arXiv 2205.05198, section 4.2.2.)
 #[derive(Module, Debug)]
 pub struct ColumnParallelLinear {
     placement: LayerPlacement,
@@ -33,8 +34,18 @@ pub struct ColumnParallelLinear {
     #[module(skip)]
     parallel: TensorParallel,
     #[module(skip)]
-    sections: Vec<usize>,
+    sections: Vec<Section>,
     gather_output: bool,
+}
+
+/// A dense layer of which this is a part.
+#[derive(Debug, Clone, Copy)]
+struct Section {
+    /// Output features, over all ranks.
+    columns: usize,
+    /// Identifiers of the dense parameters, which are not one parameter again.
+    weight: ParamId,
+    bias: ParamId,
 }
 
 /// Makes a [`ColumnParallelLinear`] without its dense layer.
@@ -70,7 +81,7 @@ impl ColumnParallelLinearConfig {
         device: &Device,
     ) -> Result<ColumnParallelLinear> {
         let parallel = parallel.into();
-        let (index, n) = (parallel.group().index(), parallel.group().size());
+        let index = parallel.group().index();
         let mut sections = Vec::new();
         for &columns in &self.d_outputs {
             let len = width(&parallel, columns, self.pad)?;
@@ -86,35 +97,51 @@ impl ColumnParallelLinearConfig {
                 rows: 1,
                 ..weight.clone()
             });
-            sections.push(Section {
+            sections.push(DrawnSection {
                 weight,
                 bias,
                 keep_rows: 0..self.d_input,
                 keep_columns: index * len..(index + 1) * len,
             });
         }
-        if sections.is_empty() || n == 0 {
-            return Err(DistError::config(
-                "no output features",
-                "give at least one section",
-            ));
+        if sections.is_empty() {
+            return Err(no_sections(&parallel));
         }
         let (weight, bias) = lazy_linear(sections, device);
         Ok(ColumnParallelLinear {
-            placement: placement(&parallel),
+            placement: placement(&parallel, self.bias),
             weight,
             bias,
             parallel,
-            sections: self.d_outputs.clone(),
+            sections: self.d_outputs.iter().copied().map(Section::new).collect(),
             gather_output: false,
         })
     }
 }
 
-fn placement(parallel: &TensorParallel) -> LayerPlacement {
-    LayerPlacement::new(MeshAxis::Tp, parallel.group())
-        .shard("weight", 1)
-        .shard("bias", 0)
+impl Section {
+    fn new(columns: usize) -> Self {
+        Self {
+            columns,
+            weight: ParamId::new(),
+            bias: ParamId::new(),
+        }
+    }
+}
+
+fn placement(parallel: &TensorParallel, has_bias: bool) -> LayerPlacement {
+    let placement = LayerPlacement::new(MeshAxis::Tp, parallel.group()).shard("weight", 1);
+    match has_bias {
+        true => placement.shard("bias", 0),
+        false => placement,
+    }
+}
+
+fn no_sections(parallel: &TensorParallel) -> DistError {
+    DistError::config(
+        format!("{}: a column layer of no sections", parallel.place()),
+        "give the output features of at least one",
+    )
 }
 
 /// Columns per rank of a section.
@@ -139,7 +166,7 @@ impl ColumnParallelLinear {
     /// [`vocab_parallel_cross_entropy`](super::vocab_parallel_cross_entropy) then takes.
     ///
     /// # Errors
-    /// None so far.
+    /// [`DistError::Config`] for no layer.
     pub fn from_dense_vocabulary(
         dense: &Linear,
         parallel: impl Into<TensorParallel>,
@@ -161,7 +188,7 @@ impl ColumnParallelLinear {
 
     fn cut(dense: &[&Linear], parallel: TensorParallel, pad: bool) -> Result<Self> {
         let Some(first) = dense.first() else {
-            return Err(DistError::config("no layers", "give at least one"));
+            return Err(no_sections(&parallel));
         };
         let [d_input, _] = first.weight.val().dims();
         let (index, n) = (parallel.group().index(), parallel.group().size());
@@ -169,12 +196,21 @@ impl ColumnParallelLinear {
         for layer in dense {
             let whole = parts::values(&layer.weight);
             let [rows, columns] = whole.dims();
-            if rows != d_input || layer.bias.is_some() != first.bias.is_some() {
-                return Err(parts::refuse_bias(&format!(
-                    "layers of one input have {d_input} and {rows} input features, bias: {} and {}",
-                    first.bias.is_some(),
-                    layer.bias.is_some()
-                )));
+            let trained = |layer: &Linear| {
+                let bias = layer.bias.as_ref().map(|bias| bias.is_require_grad());
+                (layer.weight.is_require_grad(), bias)
+            };
+            if rows != d_input || trained(layer) != trained(first) {
+                let (own, other) = (trained(first), trained(layer));
+                return Err(DistError::config(
+                    format!(
+                        "{}: layers of {d_input} and {rows} input features, bias: {} and {}, trained: {own:?} and {other:?}, cannot be one product",
+                        parallel.place(),
+                        own.1.is_some(),
+                        other.1.is_some(),
+                    ),
+                    "give all of them a bias or none, and train all or none; or split them one by one",
+                ));
             }
             let padded = width(&parallel, columns, pad)? * n;
             weights.push(parts::part(parts::padded(whole, 1, padded), 1, index, n));
@@ -182,14 +218,21 @@ impl ColumnParallelLinear {
                 let bias = parts::padded(parts::values(bias), 0, padded);
                 biases.push(parts::part(bias, 0, index, n));
             }
-            sections.push(columns);
+            sections.push(Section {
+                columns,
+                weight: layer.weight.id,
+                bias: layer
+                    .bias
+                    .as_ref()
+                    .map_or_else(ParamId::new, |bias| bias.id),
+            });
         }
         let bias = first
             .bias
             .as_ref()
             .map(|bias| parts::parameter(Tensor::cat(biases, 0), bias));
         Ok(Self {
-            placement: placement(&parallel),
+            placement: placement(&parallel, first.bias.is_some()),
             weight: parts::parameter(Tensor::cat(weights, 1), &first.weight),
             bias,
             parallel,
@@ -218,17 +261,18 @@ impl ColumnParallelLinear {
         let [d_input, _] = weight.dims();
         let mut start = 0;
         let mut dense = Vec::new();
-        for (&columns, len) in self.sections.iter().zip(self.section_widths()) {
+        for (section, len) in self.sections.iter().zip(self.section_widths()) {
+            let columns = section.columns;
             let own = weight.clone().narrow(1, start, len);
             let whole = parts::joined(own, 1, &self.parallel)?.narrow(1, 0, columns);
             let mut layer = LinearConfig::new(d_input, columns)
                 .with_bias(false)
                 .init(&device);
-            layer.weight = parts::parameter(whole, &self.weight);
+            layer.weight = parts::renamed(parts::parameter(whole, &self.weight), section.weight);
             if let (Some(values), Some(bias)) = (&bias, &self.bias) {
                 let own = values.clone().narrow(0, start, len);
                 let whole = parts::joined(own, 0, &self.parallel)?.narrow(0, 0, columns);
-                layer.bias = Some(parts::parameter(whole, bias));
+                layer.bias = Some(parts::renamed(parts::parameter(whole, bias), section.bias));
             }
             start += len;
             dense.push(layer);
@@ -245,7 +289,9 @@ impl ColumnParallelLinear {
     /// Columns that this rank holds of each section.
     fn section_widths(&self) -> impl Iterator<Item = usize> {
         let n = self.parallel.group().size();
-        self.sections.iter().map(move |columns| columns.div_ceil(n))
+        self.sections
+            .iter()
+            .map(move |section| section.columns.div_ceil(n))
     }
 
     /// `[.., h] -> [.., d/n]`, or `[.., d]` with gathered output; see the type.
@@ -259,6 +305,7 @@ impl ColumnParallelLinear {
         if self.parallel.group().size() == 1 {
             return Ok(linear(input, weight, bias));
         }
+        self.parallel.check_input(&input, &weight)?;
         let output = backend::column_product(input, weight, self.parallel.column::<D>())?;
         let output = match bias {
             Some(bias) => output + bias.unsqueeze(),
@@ -267,15 +314,41 @@ impl ColumnParallelLinear {
         if !self.gather_output {
             return Ok(output);
         }
-        let mut start = 0;
-        let mut whole = Vec::new();
-        for (&columns, len) in self.sections.iter().zip(self.section_widths()) {
-            let own = output.clone().narrow(D - 1, start, len);
+        let parts = self.cut_sections(output).into_iter().zip(&self.sections);
+        let whole = parts.map(|(own, section)| {
             let gathered = gather_from_region(own, D - 1, self.parallel.group())?;
-            whole.push(gathered.narrow(D - 1, 0, columns));
-            start += len;
-        }
+            Ok(gathered.narrow(D - 1, 0, section.columns))
+        });
+        let whole = whole.collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(whole, D - 1))
+    }
+
+    /// `[.., h] -> [.., d/n]` of one section alone.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    #[track_caller]
+    pub fn forward_section<const D: usize>(
+        &self,
+        section: usize,
+        input: Tensor<D>,
+    ) -> Result<Tensor<D>> {
+        let widths: Vec<usize> = self.section_widths().collect();
+        let (start, len) = (widths[..section].iter().sum(), widths[section]);
+        let weight = self.weight.val().narrow(1, start, len);
+        let bias = self
+            .bias
+            .as_ref()
+            .map(|bias| bias.val().narrow(0, start, len));
+        if self.parallel.group().size() == 1 {
+            return Ok(linear(input, weight, bias));
+        }
+        self.parallel.check_input(&input, &weight)?;
+        let output = backend::column_product(input, weight, self.parallel.column::<D>())?;
+        Ok(match bias {
+            Some(bias) => output + bias.unsqueeze(),
+            None => output,
+        })
     }
 
     /// `[.., h] -> ` one `[.., d/n]` for each section.

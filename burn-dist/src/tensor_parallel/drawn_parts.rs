@@ -52,7 +52,10 @@ impl Draw {
             let first = rows.start.clamp(start, start + count);
             let last = rows.end.clamp(start, start + count);
             if first < last && !columns.is_empty() {
-                kept.push(drawn.slice([first - start..last - start, columns.clone()]));
+                let part = drawn.slice([first - start..last - start, columns.clone()]);
+                // A view would keep the block.
+                let dtype = part.dtype();
+                kept.push(Tensor::from_data(part.into_data(), (device, dtype)));
             }
         }
         let part = match kept.is_empty() {
@@ -65,7 +68,7 @@ impl Draw {
 
 /// One section of a layer that is several linear layers: its weight, its bias, which columns to keep.
 #[derive(Debug, Clone)]
-pub(super) struct Section {
+pub(super) struct DrawnSection {
     pub(super) weight: Draw,
     pub(super) bias: Option<Draw>,
     pub(super) keep_rows: std::ops::Range<usize>,
@@ -81,7 +84,7 @@ struct Drawn {
 /// A lazy weight and bias: the first that is read draws both of every section, weight before bias, as a
 /// visitor of the dense layers would.
 pub(super) fn lazy_linear(
-    sections: Vec<Section>,
+    sections: Vec<DrawnSection>,
     device: &Device,
 ) -> (Param<Tensor<2>>, Option<Param<Tensor<1>>>) {
     let has_bias = sections.iter().any(|section| section.bias.is_some());

@@ -1,10 +1,10 @@
 //! [`GradientAudit`]: whether every gradient is reduced as often as it must be, before the first step.
 
-use std::fmt;
-
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::{AuditReport, AuditedParameter};
 
 use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
@@ -16,8 +16,8 @@ use crate::placement::{AxisPlacement, Declarations};
 ///
 /// A reduction that is missing (a plain norm where activations are split along the sequence) makes ranks
 /// differ; one that is there twice (a [`SequenceParallel`](super::SequenceParallel) norm where activations
-/// are whole) makes the loss move too little. Costs a forward and a backward pass, and two forward passes
-/// or a few more for each parameter: once, before training, on a small batch.
+/// are whole) makes the loss move too little. Costs about ten forward and backward passes for each parameter:
+/// once, before training, on a small batch.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -33,32 +33,13 @@ pub struct GradientAudit {
     data: Option<ProcessGroup>,
 }
 
-/// What an audit found of each trained parameter, in visiting order.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AuditReport {
-    /// The parameters.
-    pub parameters: Vec<AuditedParameter>,
-}
+/// How far the loss may move otherwise than a gradient says, relative to the gradient: differences of a loss
+/// in 32 bits are rough by a hundredth of this.
+const TOLERANCE: f64 = 0.05;
 
-/// One parameter in an [`AuditReport`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct AuditedParameter {
-    /// Path in the model.
-    pub name: String,
-    /// Shape on this rank.
-    pub shape: Vec<usize>,
-    /// How it lies; nothing for one that no layer speaks of: whole on every rank.
-    pub placements: Vec<AxisPlacement>,
-    /// The reductions of its gradient, in order.
-    pub reductions: Vec<String>,
-    /// How far the loss moved along the gradient, over how far the gradient says; 1 is right. `None` if the
-    /// gradient is too small to tell.
-    pub ratio: Option<f64>,
-}
-
-/// How far off a ratio may be: differences of a 32-bit loss are rough, a missing or doubled reduction of two
-/// ranks is off by half.
-const TOLERANCE: f64 = 0.25;
+/// Directions of random signs, besides the gradient's own: a gradient that lacks a part is nearly orthogonal
+/// to that part, so that moving along itself does not show it.
+const DIRECTIONS: u64 = 4;
 
 impl GradientAudit {
     /// Over the ranks that layers are split over.
@@ -76,11 +57,13 @@ impl GradientAudit {
     }
 
     /// Audits a model that is not wrapped yet, on a batch that is the same on all ranks of the group. `loss`
-    /// must give the same number each time and on each rank: audit without dropout. Collective.
+    /// must give the same number each time and on each rank: audit without dropout, and the 32-bit copy of a
+    /// 16-bit model. Collective.
     ///
     /// # Errors
     /// [`DistError::Config`] naming the parameter and what is missing or doubled; for a data-parallel group
-    /// whose members hold other parts; for a loss that changes; else what the group met.
+    /// whose members hold other parts; for a loss that changes, gradients that are not finite, or if no
+    /// gradient is large enough to tell; else what the group met.
     pub fn run<M: Module>(
         &self,
         model: &M,
@@ -89,6 +72,20 @@ impl GradientAudit {
         let place = format!("rank {}, group {}", self.group.rank(), self.group.name());
         let mut parameters = self.list(model)?;
         let first = loss(model)?;
+        if matches!(first.dtype(), DType::F16 | DType::BF16) {
+            return Err(DistError::config(
+                format!(
+                    "{place}: a loss of {:?} is too rough to check gradients by",
+                    first.dtype()
+                ),
+                "audit the model in f32, before it is cast",
+            ));
+        }
+        let rounding = if first.dtype() == DType::F64 {
+            1e-15
+        } else {
+            3e-7
+        };
         let at_rest = number(&first);
         let again = number(&loss(model)?);
         let all = self.group.all_gather_values(vec![at_rest])?;
@@ -106,6 +103,7 @@ impl GradientAudit {
             found: Vec::new(),
         };
         model.visit(&mut read);
+        self.agree_on_used(&place, &parameters, &read.found)?;
         for (listed, (id, gradient, value_norm)) in parameters.iter_mut().zip(read.found) {
             // A parameter that stands twice is audited once.
             let Some(gradient) = gradient else { continue };
@@ -113,32 +111,113 @@ impl GradientAudit {
             if !is_part {
                 self.compare(&place, listed, &gradient)?;
             }
-            let squares = gradient.iter().map(|g| g * g).sum::<f64>();
             // All ranks decide from the same numbers how far to go.
             let op = if is_part {
                 ReduceOp::Sum
             } else {
                 ReduceOp::Max
             };
-            let sums = self
-                .group
-                .all_reduce_values(vec![squares, value_norm * value_norm], op)?;
-            let (squares, values) = (sums[0], sums[1]);
-            let norm = squares.sqrt();
-            let moved = |step: f64| -> Result<f64> {
-                let moved = model.clone().map(&mut Move {
-                    id,
-                    by: step / norm,
-                    gradients: &gradients,
-                });
-                Ok(number(&loss(&moved)?))
-            };
-            listed.ratio = ratio(at_rest, norm, values.sqrt(), moved)?;
-            if let Some(ratio) = listed.ratio.filter(|r| (r - 1.0).abs() > TOLERANCE) {
-                return Err(self.wrong(&place, listed, ratio));
+            let total = |values: Vec<f64>| self.group.all_reduce_values(values, op);
+            let squares = gradient.iter().map(|g| g * g).sum::<f64>();
+            let sums = total(vec![
+                squares,
+                value_norm * value_norm,
+                gradient.len() as f64,
+            ])?;
+            let norm = sums[0].sqrt();
+            if !norm.is_finite() {
+                return Err(DistError::config(
+                    format!(
+                        "{place}: the gradient of {} {:?} is not finite",
+                        listed.name, listed.shape
+                    ),
+                    "look at what its layer computes on this batch",
+                ));
+            }
+            let size = (sums[1] / sums[2]).sqrt();
+            for number_of_direction in 0..=DIRECTIONS {
+                // Different parts move in different directions; what is whole moves alike on all ranks.
+                let seed = number_of_direction * 1009
+                    + if is_part {
+                        self.group.index() as u64
+                    } else {
+                        0
+                    };
+                let direction: Vec<f64> = match number_of_direction {
+                    0 => gradient.iter().map(|g| g / norm * sums[2].sqrt()).collect(),
+                    _ => signs(seed, gradient.len()),
+                };
+                let along = gradient
+                    .iter()
+                    .zip(&direction)
+                    .map(|(g, d)| g * d)
+                    .sum::<f64>();
+                let along = total(vec![along])?[0];
+                let probe = |step: f64| -> Result<f64> {
+                    let moved = model.clone().map(&mut Move {
+                        id,
+                        step,
+                        direction: &direction,
+                    });
+                    let loss = loss(&moved)?;
+                    let own = number(&loss);
+                    // Burn lets go of a graph when a backward pass has gone through it.
+                    drop(loss.backward());
+                    Ok(self.group.all_gather_values(vec![own])?[0][0])
+                };
+                // A gradient along its own direction is as long as it is: the others are measured by that.
+                let slope = norm
+                    * if number_of_direction == 0 {
+                        sums[2].sqrt()
+                    } else {
+                        1.0
+                    };
+                let error = error(at_rest, along, slope, size, rounding, probe)?;
+                if let Some(error) = error {
+                    listed.error = Some(listed.error.map_or(error, |worst: f64| worst.max(error)));
+                }
+                if let Some(error) = error.filter(|error| *error > TOLERANCE) {
+                    return Err(self.wrong(&place, listed, error));
+                }
             }
         }
+        if parameters.iter().all(|parameter| parameter.error.is_none()) {
+            return Err(DistError::config(
+                format!("{place}: no gradient moves a loss of {at_rest} by more than its rounding"),
+                "audit with a loss without a large constant, in f64 if need be",
+            ));
+        }
         Ok(AuditReport { parameters })
+    }
+
+    /// A gradient that some ranks have and some do not would make them go different ways.
+    fn agree_on_used(
+        &self,
+        place: &str,
+        parameters: &[AuditedParameter],
+        found: &[Found],
+    ) -> Result<()> {
+        let used: Vec<u8> = found
+            .iter()
+            .map(|found| u8::from(found.1.is_some()))
+            .collect();
+        let [least, most] = [ReduceOp::Min, ReduceOp::Max];
+        let least = self.group.all_reduce_values(used.clone(), least)?;
+        let most = self.group.all_reduce_values(used, most)?;
+        let differs = least
+            .iter()
+            .zip(&most)
+            .position(|(least, most)| least != most);
+        match differs {
+            None => Ok(()),
+            Some(number) => Err(DistError::config(
+                format!(
+                    "{place}: parameter {} has a gradient on some ranks and none on others",
+                    parameters[number].name
+                ),
+                "run the same layers on every rank of the group",
+            )),
+        }
     }
 
     /// What is declared, without numbers.
@@ -179,15 +258,10 @@ impl GradientAudit {
         ))
     }
 
-    fn wrong(&self, place: &str, listed: &AuditedParameter, ratio: f64) -> DistError {
-        let times = 1.0 / ratio;
-        let problem = match times > 1.0 {
-            true => format!("is reduced once too often: it is {times:.2} times what the loss does"),
-            false => format!("lacks a reduction: it is {times:.2} times what the loss does"),
-        };
+    fn wrong(&self, place: &str, listed: &AuditedParameter, error: f64) -> DistError {
         DistError::config(
             format!(
-                "{place}: the gradient of {} {:?} {problem}; declared: {}",
+                "{place}: the gradient of {} {:?} lacks a reduction, or is reduced once too often: the loss moves otherwise by {error:.2} of it; declared: {}",
                 listed.name,
                 listed.shape,
                 listed.describe()
@@ -202,32 +276,46 @@ fn number(loss: &Tensor<1>) -> f64 {
     values.iter::<f64>().next().unwrap_or(f64::NAN)
 }
 
-/// The loss's change over the gradient's, from steps both ways; `None` if no step of a size that means
-/// something changes the loss by more than its rounding.
-fn ratio(
+/// Signs that look like nothing in particular.
+fn signs(seed: u64, len: usize) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        if state >> 63 == 0 { 1.0 } else { -1.0 }
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// How far the loss moves otherwise than by `along` per unit of a step, over `slope`, from steps both ways;
+/// `None` if no step of a size that means something moves it by more than its rounding. `size` is that of
+/// the parameter's elements.
+fn error(
     at_rest: f64,
-    norm: f64,
-    values: f64,
-    moved: impl Fn(f64) -> Result<f64>,
+    along: f64,
+    slope: f64,
+    size: f64,
+    rounding: f64,
+    probe: impl Fn(f64) -> Result<f64>,
 ) -> Result<Option<f64>> {
-    const ROUNDING: f64 = 2e-5;
-    let least = ROUNDING * at_rest.abs().max(1e-3);
+    let floor = rounding * at_rest.abs().max(1e-30);
     let mut best: Option<f64> = None;
-    let mut step = (0.02 * at_rest.abs().max(1e-3) / norm).min(0.1 * values.max(1e-2));
+    let mut step = (0.01 * at_rest.abs() / slope).min(0.1 * size.max(0.1));
     for _ in 0..4 {
-        let predicted = 2.0 * step * norm;
-        if !(predicted.is_finite() && predicted > 20.0 * least) {
+        // Both losses are rounded: a step must show a hundred times that.
+        let seen = 2.0 * step * slope;
+        if !(seen.is_finite() && seen > 100.0 * floor) {
             break;
         }
-        let found = (moved(step)? - moved(-step)?) / predicted;
+        let found = (probe(step)? - probe(-step)?) / (2.0 * step);
+        let error = (found - along).abs() / slope;
         // The loss bends: a smaller step may be the better one, or the rougher.
-        if best.is_none_or(|best| (found - 1.0).abs() < (best - 1.0).abs()) {
-            best = Some(found);
-        }
-        if best.is_some_and(|best| (best - 1.0).abs() < TOLERANCE / 2.0) {
+        best = Some(best.map_or(error, |best| error.min(best)));
+        if error < TOLERANCE / 2.0 {
             break;
         }
-        step /= 3.0;
+        step /= 4.0;
     }
     Ok(best)
 }
@@ -273,7 +361,7 @@ impl List<'_> {
             shape,
             placements,
             reductions,
-            ratio: None,
+            error: None,
         })
     }
 }
@@ -300,10 +388,13 @@ impl ModuleVisitor for List<'_> {
     }
 }
 
-/// Of each trained parameter: its gradient, and the norm of its values.
+/// A parameter's gradient, and the norm of its values.
+type Found = (ParamId, Option<Vec<f64>>, f64);
+
+/// Of each trained parameter.
 struct ReadGradients<'a> {
     gradients: &'a GradientsParams,
-    found: Vec<(ParamId, Option<Vec<f64>>, f64)>,
+    found: Vec<Found>,
 }
 
 impl ModuleVisitor for ReadGradients<'_> {
@@ -320,61 +411,26 @@ impl ModuleVisitor for ReadGradients<'_> {
     }
 }
 
-/// Moves one parameter along its gradient.
+/// Moves one parameter.
 struct Move<'a> {
     id: ParamId,
-    by: f64,
-    gradients: &'a GradientsParams,
+    step: f64,
+    direction: &'a [f64],
 }
 
 impl ModuleMapper for Move<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let gradient = self.gradients.get::<D>(param.id);
-        let Some(gradient) = gradient.filter(|_| param.id == self.id) else {
+        if param.id != self.id {
             return param;
-        };
-        let by = self.by;
+        }
+        let (step, direction) = (self.step, self.direction);
         param.map(|tensor| {
-            let (device, dtype) = (tensor.device(), tensor.dtype());
-            let moved = tensor.inner().cast(DType::F64) + gradient.cast(DType::F64) * by;
-            Tensor::from_data(moved.cast(dtype).into_data(), (&device, dtype)).require_grad()
+            let (device, dtype, shape) = (tensor.device(), tensor.dtype(), tensor.dims());
+            let values = tensor.inner().into_data();
+            let values = values.iter::<f64>().zip(direction);
+            let moved: Vec<f64> = values.map(|(value, d)| value + step * d).collect();
+            let data = TensorData::new(moved, shape).convert_dtype(dtype);
+            Tensor::from_data(data, (&device, dtype)).require_grad()
         })
-    }
-}
-
-impl AuditedParameter {
-    fn describe(&self) -> String {
-        let placements = self.placements.iter();
-        let placements: Vec<String> = placements.map(ToString::to_string).collect();
-        match placements.is_empty() {
-            true => "whole on every rank".into(),
-            false => placements.join("; "),
-        }
-    }
-}
-
-impl fmt::Display for AuditReport {
-    /// A line for each parameter: placement, reductions, ratio.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, parameter) in self.parameters.iter().enumerate() {
-            if number > 0 {
-                writeln!(f)?;
-            }
-            let ratio = match parameter.ratio {
-                Some(ratio) => format!("{ratio:.3}"),
-                None => "-".into(),
-            };
-            write!(
-                f,
-                "{ratio:>6}  {} {:?}: {}",
-                parameter.name,
-                parameter.shape,
-                parameter.describe()
-            )?;
-            for reduction in &parameter.reductions {
-                write!(f, "; {reduction}")?;
-            }
-        }
-        Ok(())
     }
 }

@@ -22,10 +22,11 @@
 //! | `tensor_parallel.rs` | the group and how layers use it |
 //! | `vocabulary_part.rs` | which rows of a vocabulary a rank holds; pure |
 //! | `layer_activations.rs` | what a layer keeps for its backward pass, by formula; pure |
-//! | `gradient_audit.rs` | whether every gradient is reduced as often as it must be |
+//! | `gradient_audit.rs`, `audit_report.rs` | whether every gradient is reduced as often as it must be |
 //! | `parts.rs` | parameters cut out of whole ones, and put together |
 //! | `drawn_parts.rs` | parameters drawn as if whole |
 
+mod audit_report;
 mod column_parallel_linear;
 mod drawn_parts;
 mod gated_feed_forward;
@@ -44,9 +45,10 @@ mod vocab_parallel_cross_entropy;
 mod vocab_parallel_embedding;
 mod vocabulary_part;
 
+pub use audit_report::{AuditReport, AuditedParameter};
 pub use column_parallel_linear::{ColumnParallelLinear, ColumnParallelLinearConfig};
 pub use gated_feed_forward::{GatedFeedForward, GatedFeedForwardConfig};
-pub use gradient_audit::{AuditReport, AuditedParameter, GradientAudit};
+pub use gradient_audit::GradientAudit;
 pub use layer_activations::{KeptArrays, LayerActivations};
 pub use parallel_attention::{AttentionInput, ParallelAttention, ParallelAttentionConfig};
 pub use parallel_encoder::ParallelEncoder;

@@ -18,7 +18,8 @@ use crate::error::{DistError, Result};
 /// fewer heads than query (grouped queries); the ranks must divide both.
 ///
 /// `Y = [.. | softmax(Q_j K_j' / sqrt(d)) V_j | ..] W_o`, as Burn's `MultiHeadAttention`. Forward one
-/// collective, backward one. (Megatron-LM, arXiv 1909.08053, section 3.)
+/// collective, backward one; two each where activations are split along the sequence. Attention to another
+/// sequence has one, or two, more for key and value each. (Megatron-LM, arXiv 1909.08053, section 3.)
 #[derive(Module, Debug)]
 pub struct ParallelAttention {
     /// `[.., h] -> [.., heads d/n]` for query, key and value.
@@ -92,7 +93,8 @@ impl AttentionInput {
         }
     }
 
-    /// `[b, s, h], [b, t, h], [b, t, h]`: query, key and value.
+    /// `[b, s, h], [b, t, h], [b, t, h]`: query, key and value; parts of `s` and `t` where activations are
+    /// split along the sequence.
     pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
         Self {
             query,
@@ -195,7 +197,10 @@ impl ParallelAttentionConfig {
         let expected = [d_model, memory, memory, d_model].map(|width| [d_model, width]);
         if widths != expected {
             return Err(DistError::config(
-                format!("query, key, value and output are {widths:?}, not {expected:?}"),
+                format!(
+                    "{}: query, key, value and output are {widths:?}, not {expected:?}",
+                    parallel.place()
+                ),
                 "the heads say how wide each layer is",
             ));
         }
@@ -214,8 +219,10 @@ impl AttentionShape {
         {
             return Err(DistError::config(
                 format!(
-                    "{heads} heads of {} features and {memory} heads of key and value for a width of {}",
-                    self.d_head, self.d_model
+                    "{}: {heads} heads of {} features and {memory} heads of key and value for a width of {}",
+                    parallel.place(),
+                    self.d_head,
+                    self.d_model
                 ),
                 "the heads make up the width, and each head of key and value serves as many of the query",
             ));
@@ -309,10 +316,12 @@ impl ParallelAttention {
         let [query, key, value] = match input.memory {
             None => self.project(input.query)?,
             Some((key, value)) => {
-                let [query, _, _] = self.project(input.query)?;
-                let [_, key, _] = self.project(key)?;
-                let [_, _, value] = self.project(value)?;
-                [query, key, value]
+                let layer = &self.query_key_value;
+                [
+                    layer.forward_section(0, input.query)?,
+                    layer.forward_section(1, key)?,
+                    layer.forward_section(2, value)?,
+                ]
             }
         };
         let query = split_heads(query, self.shape.heads);

@@ -1,8 +1,8 @@
 //! [`ParallelEncoder`]: Burn's transformer encoder, split.
 
 use burn::module::Module;
-use burn::nn::transformer::TransformerEncoder;
-use burn::tensor::{Bool, Tensor};
+use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig};
+use burn::tensor::{Bool, Device, Tensor};
 
 use super::{ParallelEncoderLayer, TensorParallel};
 use crate::error::Result;
@@ -38,6 +38,29 @@ impl ParallelEncoder {
                 layers: Vec::new(),
                 ..dense.clone()
             },
+            parallel,
+        })
+    }
+
+    /// This rank's part of the encoder that Burn's config draws from the same seed, without ever holding it
+    /// whole. Local.
+    ///
+    /// # Errors
+    /// As [`ParallelEncoderLayer::init`].
+    pub fn init(
+        config: &TransformerEncoderConfig,
+        parallel: impl Into<TensorParallel>,
+        device: &Device,
+    ) -> Result<Self> {
+        let parallel = parallel.into();
+        let layer = |_| ParallelEncoderLayer::init(config, &parallel, device);
+        let mut none = config.clone();
+        none.n_layers = 0;
+        let mut dense = none.init(device);
+        dense.n_layers = config.n_layers;
+        Ok(Self {
+            layers: (0..config.n_layers).map(layer).collect::<Result<_>>()?,
+            dense,
             parallel,
         })
     }

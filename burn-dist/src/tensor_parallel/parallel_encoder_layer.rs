@@ -1,18 +1,20 @@
 //! [`ParallelEncoderLayer`]: Burn's transformer encoder layer, split.
 
 use burn::module::Module;
-use burn::nn::LayerNorm;
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
-use burn::tensor::{Bool, Tensor};
+use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::tensor::{Bool, Device, Tensor};
 
 use super::{
-    AttentionInput, ParallelAttention, ParallelFeedForward, SequenceParallel, SplitDropout,
-    TensorParallel,
+    AttentionInput, ParallelAttention, ParallelAttentionConfig, ParallelFeedForward,
+    ParallelFeedForwardConfig, SequenceParallel, SplitDropout, TensorParallel,
 };
 use crate::error::Result;
 
-/// Burn's `TransformerEncoderLayer` with heads and inner features split. Forward two collectives, backward
-/// two: `8bsh(n-1)/n` elements sent per layer and micro-batch, with or without sequence parallelism.
+/// Burn's `TransformerEncoderLayer` with heads and inner features split. Forward two all_reduces, backward two:
+/// `8bsh(n-1)/n` elements sent per layer and micro-batch. With sequence parallelism four collectives each way
+/// that send as much, and `8h(n-1)/n` for the gradients of the norms' vectors; with
+/// [`regather`](super::TensorParallel::regather) `10bsh(n-1)/n`.
 #[derive(Module, Debug)]
 pub struct ParallelEncoderLayer {
     /// Self-attention.
@@ -29,6 +31,13 @@ pub struct ParallelEncoderLayer {
     pub norm_first: bool,
 }
 
+fn residual_dropout(dropout: &Dropout, parallel: &TensorParallel) -> Result<SplitDropout> {
+    match parallel.is_sequence_parallel() {
+        true => SplitDropout::split(dropout, parallel, 1),
+        false => SplitDropout::whole(dropout, parallel),
+    }
+}
+
 impl ParallelEncoderLayer {
     /// This rank's part of a dense layer that all ranks hold alike. Local.
     ///
@@ -40,10 +49,7 @@ impl ParallelEncoderLayer {
         parallel: impl Into<TensorParallel>,
     ) -> Result<Self> {
         let parallel = parallel.into();
-        let dropout = match parallel.is_sequence_parallel() {
-            true => SplitDropout::split(&dense.dropout, &parallel, 1)?,
-            false => SplitDropout::whole(&dense.dropout, &parallel)?,
-        };
+        let dropout = residual_dropout(&dense.dropout, &parallel)?;
         Ok(Self {
             mha: ParallelAttention::from_dense(&dense.mha, &parallel)?,
             pwff: ParallelFeedForward::from_dense(&dense.pwff, &parallel)?,
@@ -51,6 +57,40 @@ impl ParallelEncoderLayer {
             norm_2: SequenceParallel::new(dense.norm_2.clone(), &parallel),
             dropout,
             norm_first: dense.norm_first,
+        })
+    }
+
+    /// This rank's part of the layer that Burn's config draws from the same seed, without ever holding it
+    /// whole. Local.
+    ///
+    /// # Errors
+    /// As [`from_dense`](Self::from_dense), and for an initializer that cannot draw in parts.
+    pub fn init(
+        config: &TransformerEncoderConfig,
+        parallel: impl Into<TensorParallel>,
+        device: &Device,
+    ) -> Result<Self> {
+        let parallel = parallel.into();
+        let norm = || {
+            let norm = LayerNormConfig::new(config.d_model).with_epsilon(config.layer_norm_eps);
+            SequenceParallel::new(norm.init(device), &parallel)
+        };
+        let dropout = DropoutConfig::new(config.dropout).init();
+        Ok(Self {
+            mha: ParallelAttentionConfig::new(config.d_model, config.n_heads)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_quiet_softmax(config.quiet_softmax)
+                .init(&parallel, device)?,
+            pwff: ParallelFeedForwardConfig::new(config.d_model, config.d_ff)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_activation(config.activation.clone())
+                .init(&parallel, device)?,
+            norm_1: norm(),
+            norm_2: norm(),
+            dropout: residual_dropout(&dropout, &parallel)?,
+            norm_first: config.norm_first,
         })
     }
 

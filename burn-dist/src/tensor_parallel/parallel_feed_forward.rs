@@ -14,7 +14,8 @@ use super::{
 use crate::error::{DistError, Result};
 
 /// `FFN(X) = dropout(act(X W + b)) W' + b'`, inner features split: a
-/// [`ColumnParallelLinear`] and a [`RowParallelLinear`], and so one collective forward and one backward.
+/// [`ColumnParallelLinear`] and a [`RowParallelLinear`], and so one collective forward and one backward, two each
+/// where activations are split along the sequence.
 /// (Megatron-LM, arXiv 1909.08053, equation 3.)
 #[derive(Module, Debug)]
 pub struct ParallelFeedForward {

@@ -1,11 +1,11 @@
 //! Parameters cut out of whole ones, and put together again.
 
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
 use super::TensorParallel;
 use crate::collectives::all_gather;
-use crate::error::{DistError, Result};
+use crate::error::Result;
 
 /// A parameter with these values, under the identifier of the one that it comes from, trained if that is.
 pub(super) fn parameter<const D: usize, const S: usize>(
@@ -22,6 +22,15 @@ pub(super) fn parameter<const D: usize, const S: usize>(
         false => own,
     };
     Param::initialized(like.id, own)
+}
+
+/// The same parameter under another identifier.
+pub(super) fn renamed<const D: usize>(
+    parameter: Param<Tensor<D>>,
+    id: ParamId,
+) -> Param<Tensor<D>> {
+    let (_, value, mapper) = parameter.consume();
+    Param::from_mapped_value(id, value, mapper)
 }
 
 /// The values of a parameter, without a graph.
@@ -61,12 +70,4 @@ pub(super) fn joined<const D: usize>(
         1 => Ok(own),
         _ => all_gather(own, dim, parallel.group()),
     }
-}
-
-/// Refuses a layer whose bias is there on one side only.
-pub(super) fn refuse_bias(problem: &str) -> DistError {
-    DistError::config(
-        problem.to_string(),
-        "give all of them a bias or none: they are one product",
-    )
 }

@@ -6,7 +6,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
-use super::drawn_parts::{Draw, Section, lazy_linear};
+use super::drawn_parts::{Draw, DrawnSection, lazy_linear};
 use super::{TensorParallel, parts};
 use crate::collectives::{reduce_from_region, reduce_scatter_from_region, scatter_to_region};
 use crate::error::Result;
@@ -77,7 +77,7 @@ impl RowParallelLinearConfig {
             rows: 1,
             ..weight.clone()
         });
-        let section = Section {
+        let section = DrawnSection {
             weight,
             bias,
             keep_rows: index * len..(index + 1) * len,
@@ -85,7 +85,7 @@ impl RowParallelLinearConfig {
         };
         let (weight, bias) = lazy_linear(vec![section], device);
         Ok(RowParallelLinear {
-            placement: placement(&parallel),
+            placement: placement(&parallel, self.bias),
             weight,
             bias,
             parallel,
@@ -94,10 +94,12 @@ impl RowParallelLinearConfig {
     }
 }
 
-fn placement(parallel: &TensorParallel) -> LayerPlacement {
-    LayerPlacement::new(MeshAxis::Tp, parallel.group())
-        .shard("weight", 0)
-        .replicate("bias")
+fn placement(parallel: &TensorParallel, has_bias: bool) -> LayerPlacement {
+    let placement = LayerPlacement::new(MeshAxis::Tp, parallel.group()).shard("weight", 0);
+    match has_bias {
+        true => placement.replicate("bias"),
+        false => placement,
+    }
 }
 
 impl RowParallelLinear {
@@ -112,7 +114,7 @@ impl RowParallelLinear {
         let (index, n) = (parallel.group().index(), parallel.group().size());
         let bias = dense.bias.as_ref();
         Ok(Self {
-            placement: placement(&parallel),
+            placement: placement(&parallel, bias.is_some()),
             weight: parts::parameter(parts::part(whole, 0, index, n), &dense.weight),
             bias: bias.map(|bias| parts::parameter(parts::values(bias), bias)),
             parallel,
@@ -159,6 +161,7 @@ impl RowParallelLinear {
             true => input,
             false => scatter_to_region(input, D - 1, group)?,
         };
+        self.parallel.check_input(&input, &weight)?;
         let partial = linear(input, weight, None);
         if !self.parallel.is_sequence_parallel() {
             let sum = reduce_from_region(partial, group)?;

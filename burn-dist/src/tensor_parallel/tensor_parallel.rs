@@ -131,6 +131,31 @@ impl TensorParallel {
         }
     }
 
+    /// `rank 1, group tp`, for messages.
+    pub(super) fn place(&self) -> String {
+        format!("rank {}, group {}", self.group.rank(), self.group.name())
+    }
+
+    /// Refuses an input that does not fit a weight, before anything is sent.
+    pub(super) fn check_input<const D: usize>(
+        &self,
+        input: &Tensor<D>,
+        weight: &Tensor<2>,
+    ) -> Result<()> {
+        let [rows, _] = weight.dims();
+        if D > 1 && input.dims()[D - 1] == rows {
+            return Ok(());
+        }
+        Err(self.group.invalid_call(
+            "a split layer",
+            format!(
+                "an input of shape {:?} for a weight of {rows} rows",
+                input.dims()
+            ),
+            format!("bring [.., tokens, {rows}]"),
+        ))
+    }
+
     /// A width of `whole` in equal parts.
     pub(super) fn divide(&self, what: &str, whole: usize) -> Result<usize> {
         let n = self.group.size();
@@ -139,9 +164,8 @@ impl TensorParallel {
         }
         Err(DistError::config(
             format!(
-                "rank {}, group {}: {what} is {whole}, not a multiple of the {n} ranks",
-                self.group.rank(),
-                self.group.name()
+                "{}: {what} is {whole}, not a multiple of the {n} ranks",
+                self.place()
             ),
             "take a width that they divide, or fewer ranks for this layer",
         ))

@@ -71,7 +71,8 @@ pub fn vocab_parallel_cross_entropy(
 ///
 /// Forward: three reductions of `[rows, 1]`, the largest logit alone, then the sum of exponentials and the
 /// target's logit in one all_reduce (with smoothing the sum of logits, too). Backward: nothing is sent; the
-/// gradient, `softmax - target`, was computed in the forward pass. 16-bit logits are taken to f32.
+/// gradient, `softmax - target`, was computed in the forward pass. 16-bit logits are taken to f32, in which the
+/// losses are. Tokens are read to the host, to refuse those that no rank holds; targets are the same on all ranks.
 /// (Megatron-LM, arXiv 1909.08053, section 3, "Output embedding".)
 ///
 /// # Errors
@@ -154,7 +155,7 @@ pub fn vocab_parallel_token_losses(
         }
     }
     let slopes = super::parts::padded(slopes, 1, columns).cast(dtype);
-    let losses = backend::known_gradient(logits, losses.cast(dtype), slopes);
+    let losses = backend::known_gradient(logits, losses, slopes);
     Ok(losses.reshape([rows]))
 }
 

@@ -82,7 +82,7 @@ impl VocabParallelEmbedding {
     /// This rank's rows of a dense embedding that all ranks hold alike. Local.
     ///
     /// # Errors
-    /// None so far.
+    /// None: any vocabulary can be split.
     pub fn from_dense(dense: &Embedding, parallel: impl Into<TensorParallel>) -> Result<Self> {
         let parallel = parallel.into();
         let (index, n) = (parallel.group().index(), parallel.group().size());
