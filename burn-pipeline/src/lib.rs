@@ -25,7 +25,8 @@
 //! | `partition.rs`, `micro_batches.rs` | which blocks on which stage, which items in which micro-batch; pure |
 //! | `pipeline_stage.rs`, `activation.rs` | what a model gives to be run in stages |
 //! | `pipeline_links.rs`, `link.rs` | how neighbours reach each other |
-//! | `pipeline_runtime.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
+//! | `pipeline_runtime.rs`, `step_run.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
+//! | `pipeline_step.rs` | what a step gives |
 //! | `gradient_sum.rs` | gradients in the order of micro-batches |
 //! | `deferred_linear.rs` | a layer whose backward pass can be split |
 #![warn(missing_docs)]
@@ -42,11 +43,13 @@ mod partition;
 mod pipeline_links;
 mod pipeline_runtime;
 mod pipeline_stage;
+mod pipeline_step;
 mod recompute;
 mod schedule_plan;
 mod schedules;
 mod simulate;
 mod stage_passes;
+mod step_run;
 mod validate;
 
 pub use action::{Action, ActionKind};
@@ -56,8 +59,9 @@ pub use lower::lower;
 pub use micro_batches::MicroBatches;
 pub use partition::partition;
 pub use pipeline_links::PipelineLinks;
-pub use pipeline_runtime::{ActionSpan, PipelineRuntime, PipelineStep};
+pub use pipeline_runtime::PipelineRuntime;
 pub use pipeline_stage::PipelineStage;
+pub use pipeline_step::{ActionSpan, PipelineStep};
 pub use recompute::Recompute;
 pub use schedule_plan::SchedulePlan;
 pub use schedules::{PipelineShape, Schedule};

@@ -3,17 +3,15 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use burn::module::Module;
-use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn_dist::random::RandomStream;
 use burn_dist::{DistError, Result};
 
-use crate::gradient_sum::{GradientSum, mean};
-use crate::kept::Kept;
+use crate::gradient_sum::GradientSum;
 use crate::stage_passes::StagePasses;
+use crate::step_run::Run;
 use crate::{
-    Action, ActionKind, Activation, PipelineLinks, PipelineStage, Recompute, SchedulePlan, lower,
+    Action, ActionSpan, PipelineLinks, PipelineStage, PipelineStep, Recompute, SchedulePlan, lower,
 };
 
 /// Runs a schedule's actions on this rank's stages.
@@ -30,52 +28,6 @@ pub struct PipelineRuntime {
     recompute: Recompute,
     random: Option<RandomStream>,
     steps: u64,
-}
-
-/// What a step gives.
-#[derive(Debug)]
-pub struct PipelineStep {
-    /// The micro-batches' losses, on the rank of the last stage.
-    pub losses: Option<Vec<f64>>,
-    /// For each of this rank's stages, its gradients, added up over micro-batches in their order.
-    pub gradients: Vec<GradientsParams>,
-    /// Number of micro-batches.
-    pub micro_batches: usize,
-    /// For each of this rank's stages, the most micro-batches that lived at once.
-    pub peak_live: Vec<usize>,
-    /// When each of this rank's actions ran, in the order of the plan.
-    pub spans: Vec<ActionSpan>,
-}
-
-/// When an action ran on this rank, by the system's clock.
-#[derive(Debug, Clone, Copy)]
-pub struct ActionSpan {
-    /// The action.
-    pub action: Action,
-    /// Its start.
-    pub start: SystemTime,
-    /// Its end.
-    pub end: SystemTime,
-}
-
-impl PipelineStep {
-    /// The gradients of the mean over micro-batches, one division for each. Local.
-    pub fn mean_gradients<S: Module>(self, stages: &[S]) -> Vec<GradientsParams> {
-        let count = self.micro_batches;
-        let pairs = self.gradients.into_iter().zip(stages);
-        pairs
-            .map(|(gradients, stage)| mean(gradients, count, stage))
-            .collect()
-    }
-
-    /// The gradients of all stages of this rank together.
-    pub fn all_gradients<S: Module>(self, stages: &[S]) -> GradientsParams {
-        let mut all = GradientsParams::new();
-        for (gradients, stage) in self.gradients.into_iter().zip(stages) {
-            all = crate::gradient_sum::added(all, gradients, stage);
-        }
-        all
-    }
 }
 
 impl PipelineRuntime {
@@ -272,176 +224,4 @@ impl Drop for Guard<'_> {
             self.fail(action, cause);
         }
     }
-}
-
-/// One step under way.
-struct Run<'a, S: PipelineStage> {
-    passes: StagePasses<'a, S>,
-    own: &'a [usize],
-    num_stages: usize,
-    kept: HashMap<(usize, usize), Kept>,
-    /// What a stage gave to a neighbour on this rank: stage that gets it, forward or not, micro-batch.
-    here: HashMap<(usize, bool, usize), Vec<Activation>>,
-    sums: Vec<GradientSum>,
-    gradients: Vec<Option<GradientsParams>>,
-    losses: Vec<Option<f64>>,
-    live: Vec<usize>,
-    peak: Vec<usize>,
-    spans: Vec<ActionSpan>,
-}
-
-impl<S: PipelineStage> Run<'_, S> {
-    fn act(&mut self, action: Action, links: &mut PipelineLinks) -> Result<()> {
-        for receiver in [&mut links.from_before, &mut links.from_next] {
-            receiver
-                .iter_mut()
-                .try_for_each(|receiver| receiver.poll())?;
-        }
-        let Action {
-            stage, micro_batch, ..
-        } = action;
-        let slot = self.own.iter().position(|own| *own == stage);
-        let slot = slot.expect("invariant: the plan names this rank's stages");
-        let place = (stage, micro_batch);
-        match action.kind {
-            ActionKind::Forward => self.forward(slot, place, links),
-            ActionKind::Backward => {
-                self.backward(slot, place, links)?;
-                self.weights(slot, place)
-            }
-            ActionKind::BackwardInput => self.backward(slot, place, links),
-            ActionKind::BackwardWeight => self.weights(slot, place),
-            ActionKind::SendForward => {
-                let outputs = self.here.remove(&(stage + 1, true, micro_batch));
-                let receive = Action::new(stage + 1, ActionKind::RecvForward, micro_batch);
-                send(&mut links.to_next, receive, outputs)
-            }
-            ActionKind::SendBackward => {
-                let gradients = self.here.remove(&(stage - 1, false, micro_batch));
-                let receive = Action::new(stage - 1, ActionKind::RecvBackward, micro_batch);
-                send(&mut links.to_before, receive, gradients)
-            }
-            ActionKind::RecvForward => expect(&mut links.from_before, action),
-            ActionKind::RecvBackward => expect(&mut links.from_next, action),
-            ActionKind::ReduceGrad => {
-                self.gradients[slot] = Some(self.sums[slot].take());
-                Ok(())
-            }
-        }
-    }
-
-    /// What a pass takes from another stage.
-    fn incoming(
-        &mut self,
-        (stage, micro_batch): (usize, usize),
-        forward: bool,
-        links: &mut PipelineLinks,
-    ) -> Result<Vec<Activation>> {
-        if let Some(here) = self.here.remove(&(stage, forward, micro_batch)) {
-            return Ok(here);
-        }
-        let (receiver, kind) = match forward {
-            true => (&mut links.from_before, ActionKind::RecvForward),
-            false => (&mut links.from_next, ActionKind::RecvBackward),
-        };
-        let receiver = receiver
-            .as_mut()
-            .expect("invariant: a lowered plan receives over a link");
-        let buffers = receiver.take(Action::new(stage, kind, micro_batch))?;
-        let device = self.passes.device;
-        let arrived = buffers.into_iter();
-        Ok(arrived
-            .map(|buffer| Activation::from_buffer(buffer, device))
-            .collect())
-    }
-
-    fn forward(
-        &mut self,
-        slot: usize,
-        place: (usize, usize),
-        links: &mut PipelineLinks,
-    ) -> Result<()> {
-        let (stage, micro_batch) = place;
-        self.live[slot] += 1;
-        self.peak[slot] = self.peak[slot].max(self.live[slot]);
-        let input = match stage {
-            0 => Vec::new(),
-            _ => self.incoming(place, true, links)?,
-        };
-        let (output, kept) = self.passes.forward(slot, micro_batch, input)?;
-        self.kept.insert(place, kept);
-        match stage + 1 < self.num_stages {
-            true => {
-                self.here.insert((stage + 1, true, micro_batch), output);
-            }
-            false => self.losses[micro_batch] = Some(StagePasses::<S>::loss(&output)?),
-        }
-        Ok(())
-    }
-
-    fn backward(
-        &mut self,
-        slot: usize,
-        place: (usize, usize),
-        links: &mut PipelineLinks,
-    ) -> Result<()> {
-        let (stage, micro_batch) = place;
-        let is_last = stage + 1 == self.num_stages;
-        let gradients = match is_last {
-            true => None,
-            false => Some(self.incoming(place, false, links)?),
-        };
-        let kept = self.kept.remove(&place);
-        let kept = kept.expect("invariant: the forward pass has run");
-        let (input_gradients, left) = self.passes.backward(slot, micro_batch, kept, gradients)?;
-        self.kept.insert(place, left);
-        if stage > 0 {
-            self.here
-                .insert((stage - 1, false, micro_batch), input_gradients);
-        }
-        Ok(())
-    }
-
-    /// The weights' part, and the end of a micro-batch on its stage.
-    fn weights(&mut self, slot: usize, place: (usize, usize)) -> Result<()> {
-        let kept = self.kept.remove(&place);
-        let kept = kept.expect("invariant: the input's part has run");
-        let stage = &self.passes.stages[slot];
-        let gradients = kept.into_gradients(self.passes.device);
-        self.sums[slot].add(place.1, gradients, stage);
-        self.live[slot] -= 1;
-        Ok(())
-    }
-
-    fn finish(self, micro_batches: usize) -> PipelineStep {
-        let losses: Option<Vec<f64>> = self.losses.into_iter().collect();
-        let gradients = self.gradients.into_iter();
-        PipelineStep {
-            losses,
-            gradients: gradients.map(Option::unwrap_or_default).collect(),
-            micro_batches,
-            peak_live: self.peak,
-            spans: self.spans,
-        }
-    }
-}
-
-fn send(
-    sender: &mut Option<crate::link::Sender>,
-    receive: Action,
-    activations: Option<Vec<Activation>>,
-) -> Result<()> {
-    let activations = activations.expect("invariant: a pass runs before its send");
-    let buffers = activations.iter().map(Activation::to_buffer).collect();
-    let sender = sender
-        .as_mut()
-        .expect("invariant: a lowered plan sends over a link");
-    sender.send(receive, buffers)
-}
-
-fn expect(receiver: &mut Option<crate::link::Receiver>, action: Action) -> Result<()> {
-    let receiver = receiver
-        .as_mut()
-        .expect("invariant: a lowered plan receives over a link");
-    receiver.expect(action)
 }

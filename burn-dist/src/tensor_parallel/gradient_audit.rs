@@ -4,12 +4,13 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor, TensorData};
 
+use super::audited_parameters::declared;
 use super::{AuditReport, AuditedParameter};
 
 use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
-use crate::placement::{AxisPlacement, Declarations};
+use crate::placement::AxisPlacement;
 
 /// Checks a model with split layers by its own numbers: gradients that all ranks must agree on are compared,
 /// and each parameter's gradient is held against what the loss does when the parameter moves along it.
@@ -70,7 +71,7 @@ impl GradientAudit {
         loss: impl Fn(&M) -> Result<Tensor<1>>,
     ) -> Result<AuditReport> {
         let place = format!("rank {}, group {}", self.group.rank(), self.group.name());
-        let mut parameters = self.list(model)?;
+        let mut parameters = declared(model, self.data.as_ref())?;
         let first = loss(model)?;
         if matches!(first.dtype(), DType::F16 | DType::BF16) {
             return Err(DistError::config(
@@ -220,22 +221,6 @@ impl GradientAudit {
         }
     }
 
-    /// What is declared, without numbers.
-    fn list<M: Module>(&self, model: &M) -> Result<Vec<AuditedParameter>> {
-        let mut list = List {
-            declarations: Declarations::read(model),
-            path: Vec::new(),
-            data: self.data.as_ref(),
-            listed: Vec::new(),
-            failure: None,
-        };
-        model.visit(&mut list);
-        match list.failure {
-            Some(failure) => Err(failure),
-            None => Ok(list.listed),
-        }
-    }
-
     /// All ranks must have the same gradient of what is whole.
     fn compare(&self, place: &str, listed: &AuditedParameter, gradient: &[f64]) -> Result<()> {
         let all = self.group.all_gather_values(gradient.to_vec())?;
@@ -318,74 +303,6 @@ fn error(
         step /= 4.0;
     }
     Ok(best)
-}
-
-struct List<'a> {
-    declarations: Declarations,
-    path: Vec<String>,
-    data: Option<&'a ProcessGroup>,
-    listed: Vec<AuditedParameter>,
-    failure: Option<DistError>,
-}
-
-impl List<'_> {
-    fn entry(&self, shape: Vec<usize>) -> Result<AuditedParameter> {
-        let name = self.path.join(".");
-        let placements = self.declarations.of(&name)?;
-        let mut reductions = Vec::new();
-        for placement in &placements {
-            if let Some(op) = placement.reduction() {
-                reductions.push(format!(
-                    "{} over {} {:?} by its layer",
-                    op.name(),
-                    placement.axis,
-                    placement.ranks
-                ));
-            }
-            let shared = self.data.map(|data| placement.shared_with(data.ranks()));
-            if let Some(shared) = shared.filter(|shared| placement.is_shard() && shared.len() > 1) {
-                return Err(DistError::config(
-                    format!(
-                        "parameter {name} is {placement}, and ranks {shared:?} of these average gradients"
-                    ),
-                    "take a data-parallel group whose members differ on another axis",
-                ));
-            }
-        }
-        if let Some(data) = self.data.filter(|data| data.size() > 1) {
-            let over = format!("{} {:?}", data.name(), data.ranks());
-            reductions.push(format!("mean over {over} by data parallelism"));
-        }
-        Ok(AuditedParameter {
-            name,
-            shape,
-            placements,
-            reductions,
-            error: None,
-        })
-    }
-}
-
-impl ModuleVisitor for List<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            return;
-        }
-        match self.entry(param.base().dims().to_vec()) {
-            Ok(entry) => self.listed.push(entry),
-            Err(failure) => {
-                self.failure.get_or_insert(failure);
-            }
-        }
-    }
 }
 
 /// A parameter's gradient, and the norm of its values.

@@ -22,11 +22,12 @@
 //! | `tensor_parallel.rs` | the group and how layers use it |
 //! | `vocabulary_part.rs` | which rows of a vocabulary a rank holds; pure |
 //! | `layer_activations.rs` | what a layer keeps for its backward pass, by formula; pure |
-//! | `gradient_audit.rs`, `audit_report.rs` | whether every gradient is reduced as often as it must be |
+//! | `gradient_audit.rs`, `audited_parameters.rs`, `audit_report.rs` | whether every gradient is reduced as often as it must be |
 //! | `parts.rs` | parameters cut out of whole ones, and put together |
 //! | `drawn_parts.rs` | parameters drawn as if whole |
 
 mod audit_report;
+mod audited_parameters;
 mod column_parallel_linear;
 mod drawn_parts;
 mod gated_feed_forward;
