@@ -71,6 +71,9 @@ pub struct Arguments {
     /// With --tp: activations between split layers are split along the sequence
     #[arg(long)]
     pub sequence_parallel: bool,
+    /// With --tp: before the first step list every parameter's reductions, and check each gradient
+    #[arg(long)]
+    pub audit: bool,
     /// Data-parallel ranks; --ranks over --tp by default
     #[arg(long, value_name = "N")]
     pub dp: Option<usize>,
@@ -84,7 +87,7 @@ pub struct Arguments {
     /// no view keeps gathered parameters either
     #[arg(long)]
     pub recompute: bool,
-    /// Reduce each gradient on its own after the backward pass
+    /// Reduce each gradient on its own after the backward pass; with --tp no collective beside a product
     #[arg(long)]
     pub no_overlap: bool,
     /// How sums are carried out; only `direct` gives the bits of one rank
@@ -247,10 +250,10 @@ impl Arguments {
                 "leave --ranks or --dp out".into(),
             );
         }
-        if self.sequence_parallel && tp == 1 {
+        if (self.sequence_parallel || self.audit) && tp == 1 {
             return refuse(
-                "--sequence-parallel with --tp 1".into(),
-                "sequences are split over the ranks that layers are split over".into(),
+                "--sequence-parallel or --audit with --tp 1".into(),
+                "both are for layers that are split".into(),
             );
         }
         if !self.heads.is_multiple_of(tp) {

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
 use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
 use burn_dist::data_parallel::{ParameterTable, parameter_hash};
-use burn_dist::tensor_parallel::TensorParallel;
+use burn_dist::tensor_parallel::{GradientAudit, TensorParallel};
 use burn_dist::{DistError, ProcessGroup, Result, World};
 
 use super::language_model::LanguageModel;
@@ -17,7 +17,7 @@ use super::strategy::Strategy;
 use super::traffic_formula::{bytes_of_all_ranks, bytes_of_split_layers, num_parameters};
 use super::{Arguments, BytesPerStep, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
-use crate::text::{Corpus, WindowDataset};
+use crate::text::{Corpus, WindowDataset, token_batch};
 use crate::workload::{median, peak_rss_bytes};
 
 /// Checks the arguments and reads the text, before any rank starts.
@@ -76,9 +76,33 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
         Some(group) => {
             let parallel = TensorParallel::new(group)
                 .sequence_parallel(arguments.sequence_parallel)
-                .regather(arguments.recompute);
+                .regather(arguments.recompute)
+                .overlap(!arguments.no_overlap);
             job.run(|| config.init_parallel(&parallel, &device))
         }
+    }
+}
+
+/// The samples of each step.
+struct Batches<'a> {
+    arguments: &'a Arguments,
+    dataset: WindowDataset,
+    sampler: DistributedSampler,
+}
+
+impl Batches<'_> {
+    /// The windows of each micro-batch that this rank computes in a step.
+    fn micro_batches(&self, step: usize) -> Result<Vec<Vec<Vec<u8>>>> {
+        let batch = self.arguments.batch;
+        let items = self
+            .sampler
+            .local_batch(step as u64 * batch as u64, batch)?;
+        let ranks_here = self.arguments.virtual_ranks();
+        let size = items.len() / (ranks_here * self.arguments.micro_batches);
+        Ok(items
+            .chunks(size)
+            .map(|items| items.iter().flat_map(|&i| self.dataset.get(i)).collect())
+            .collect())
     }
 }
 
@@ -93,6 +117,23 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Lists every parameter's reductions, and checks them on the first micro-batch.
+    fn audit<M: LanguageModel>(&self, model: &M, data: &Batches<'_>) -> Result<()> {
+        let Some(tensor) = &self.groups.tensor else {
+            return Ok(());
+        };
+        let windows = data.micro_batches(0)?.swap_remove(0);
+        let audit = GradientAudit::new(tensor).data_parallel(&self.groups.shard);
+        let report = audit.run(model, |model| {
+            let (tokens, targets) = token_batch(&windows, self.device);
+            model.mean_loss(tokens, targets)
+        })?;
+        if self.world.rank() == 0 {
+            println!("{report}");
+        }
+        Ok(())
+    }
+
     fn run<M: LanguageModel>(&self, model: impl Fn() -> Result<M>) -> Result<Report> {
         let Self {
             world,
@@ -112,13 +153,20 @@ impl Job<'_> {
             }
             Ok(model)
         })?;
+        let data = Batches {
+            arguments,
+            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
+            sampler: sampler(&groups.data, arguments, corpus)?,
+        };
+        if arguments.audit {
+            self.audit(&model, &data)?;
+        }
         let (strategy, model) = Strategy::parallelize(model, arguments, groups)?;
         let before = groups.sent();
         let mut trainer = Trainer {
             arguments,
             device: (*device).clone(),
-            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
-            sampler: sampler(&groups.data, arguments, corpus)?,
+            data,
             strategy,
             groups,
         };
@@ -194,8 +242,7 @@ fn sampler(
 struct Trainer<'a> {
     arguments: &'a Arguments,
     device: Device,
-    dataset: WindowDataset,
-    sampler: DistributedSampler,
+    data: Batches<'a>,
     strategy: Strategy,
     groups: &'a RankGroups,
 }
@@ -219,7 +266,7 @@ impl Trainer<'_> {
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
         for step in 0..self.arguments.steps {
             let start = Instant::now();
-            let micro_batches = self.micro_batches(step)?;
+            let micro_batches = self.data.micro_batches(step)?;
             let strategy = &mut self.strategy;
             let (loss, stepped) = strategy.step(
                 model,
@@ -239,20 +286,6 @@ impl Trainer<'_> {
             losses,
             step_seconds,
         })
-    }
-
-    /// The windows of each micro-batch that this rank computes in a step.
-    fn micro_batches(&self, step: usize) -> Result<Vec<Vec<Vec<u8>>>> {
-        let batch = self.arguments.batch;
-        let items = self
-            .sampler
-            .local_batch(step as u64 * batch as u64, batch)?;
-        let ranks_here = self.arguments.virtual_ranks();
-        let size = items.len() / (ranks_here * self.arguments.micro_batches);
-        Ok(items
-            .chunks(size)
-            .map(|items| items.iter().flat_map(|&i| self.dataset.get(i)).collect())
-            .collect())
     }
 
     /// The mean over all micro-batches of all ranks: each rank's sum in order, the ranks' sums in

@@ -306,6 +306,41 @@ fn a_group_whose_members_hold_other_parts_is_refused() {
 }
 
 #[test]
+fn overlap_changes_no_bit_and_what_is_whole_stays_equal_on_all_ranks() {
+    let dense = settled(&Dense::init());
+    for sequence in [false, true] {
+        let run = |overlap: bool| {
+            worlds(2, |world| {
+                let group = world.whole()?;
+                let parallel = TensorParallel::new(&group)
+                    .sequence_parallel(sequence)
+                    .regather(true)
+                    .overlap(overlap);
+                let mut model = Split::of(&cast(&dense, DType::F32), &parallel)?;
+                let mut optimizer = AdamWConfig::new().init();
+                for step in 0..STEPS {
+                    let loss = model.loss(step)?;
+                    let gradients = GradientsParams::from_grads(loss.backward(), &model);
+                    model = optimizer.step(LR, model, gradients);
+                }
+                let whole = model.encoder.layers.iter().flat_map(|layer| {
+                    let norms = [&layer.norm_1.layer, &layer.norm_2.layer];
+                    let mut bits: Vec<_> = norms.into_iter().flat_map(parameter_bits).collect();
+                    let biases = [&layer.mha.output.bias, &layer.pwff.linear_outer.bias];
+                    bits.extend(biases.into_iter().flat_map(parameter_bits));
+                    bits
+                });
+                Ok((parameter_bits(&model), whole.collect::<Vec<_>>()))
+            })
+        };
+        let (beside, apart) = (run(true), run(false));
+        assert!(beside == apart, "sequence {sequence}");
+        assert_eq!(beside[0].1.len(), 2 * (4 + 2));
+        assert!(beside[0].1 == beside[1].1, "sequence {sequence}");
+    }
+}
+
+#[test]
 fn a_group_named_twice_is_refused() {
     split_of_two(|model, group| {
         for axis in [MeshAxis::Tp, MeshAxis::Pp] {
