@@ -123,13 +123,14 @@ impl Activation {
         detached
     }
 
-    pub(crate) fn to_buffer(&self) -> HostBuffer {
-        let data = match &self.values {
-            Values::Float(values) => values.clone().inner().into_data(),
-            Values::Int(values) => values.clone().into_data(),
-            Values::Bool(values) => values.clone().into_data(),
+    /// Its bytes; what nobody else holds is not copied on Flex.
+    pub(crate) fn into_buffer(self) -> HostBuffer {
+        let data = match self.values {
+            Values::Float(values) => values.inner().into_data(),
+            Values::Int(values) => values.into_data(),
+            Values::Bool(values) => values.into_data(),
         };
-        HostBuffer::from(data).reshaped(self.shape.clone())
+        HostBuffer::from(data).reshaped(self.shape)
     }
 
     pub(crate) fn from_buffer(buffer: HostBuffer, device: &Device) -> Self {

@@ -68,33 +68,3 @@ pub(crate) fn added<M: Module>(
     model.visit(&mut add);
     add.sum
 }
-
-/// Divides gradients by a number of micro-batches.
-pub(crate) fn mean<M: Module>(
-    gradients: GradientsParams,
-    count: usize,
-    model: &M,
-) -> GradientsParams {
-    struct Divide {
-        gradients: GradientsParams,
-        by: f64,
-        seen: HashSet<ParamId>,
-    }
-    impl ModuleVisitor for Divide {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.seen.insert(param.id) {
-                return;
-            }
-            if let Some(sum) = self.gradients.remove::<D>(param.id) {
-                self.gradients.register(param.id, sum.div_scalar(self.by));
-            }
-        }
-    }
-    let mut divide = Divide {
-        gradients,
-        by: count as f64,
-        seen: HashSet::new(),
-    };
-    model.visit(&mut divide);
-    divide.gradients
-}

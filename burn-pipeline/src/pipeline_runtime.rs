@@ -18,7 +18,7 @@ use crate::{
 ///
 /// *What is split:* the model, by blocks, and the batch, in micro-batches. *What moves* per step and
 /// micro-batch: the activations between stages forward, and their gradients backward, beside the passes.
-/// Gradients and losses are added up in the order of micro-batches: the numbers are those of one rank that
+/// Gradients are added up in the order of micro-batches: the numbers are those of one rank that
 /// accumulates them, bit for bit, with every schedule.
 #[derive(Debug)]
 pub struct PipelineRuntime {

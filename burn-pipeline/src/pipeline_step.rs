@@ -4,9 +4,10 @@ use std::time::SystemTime;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use burn_dist::data_parallel::mean_gradients;
 
 use crate::Action;
-use crate::gradient_sum::mean;
+use crate::gradient_sum::added;
 
 /// What a step gives.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl PipelineStep {
         let count = self.micro_batches;
         let pairs = self.gradients.into_iter().zip(stages);
         pairs
-            .map(|(gradients, stage)| mean(gradients, count, stage))
+            .map(|(gradients, stage)| mean_gradients(gradients, count, stage))
             .collect()
     }
 
@@ -48,7 +49,7 @@ impl PipelineStep {
     pub fn all_gradients<S: Module>(self, stages: &[S]) -> GradientsParams {
         let mut all = GradientsParams::new();
         for (gradients, stage) in self.gradients.into_iter().zip(stages) {
-            all = crate::gradient_sum::added(all, gradients, stage);
+            all = added(all, gradients, stage);
         }
         all
     }

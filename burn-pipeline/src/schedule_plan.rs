@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use burn_dist::{DistError, Result};
 
+use crate::Action;
 use crate::simulate::{StageCosts, simulate};
-use crate::{Action, ActionKind};
 
 /// The actions of every rank. Prints as a grid, a rank per line and a unit of time per column, and parses
 /// from one: `.` is an idle unit, `=` the rest of an action that takes longer, `#` starts a comment.
@@ -58,12 +58,6 @@ impl SchedulePlan {
         stages
             .filter(|&stage| self.rank_of(stage) == Some(rank))
             .collect()
-    }
-
-    /// Whether backward passes are split in two.
-    pub fn splits_backward(&self) -> bool {
-        self.actions()
-            .any(|action| action.kind == ActionKind::BackwardInput)
     }
 
     /// Plain lists, a rank per line, with one action marked.

@@ -46,10 +46,14 @@ impl<S: PipelineStage> Run<'_, S> {
             ActionKind::Forward => self.forward(slot, place, links),
             ActionKind::Backward => {
                 self.backward(slot, place, links)?;
-                self.weights(slot, place)
+                self.weights(slot, place);
+                Ok(())
             }
             ActionKind::BackwardInput => self.backward(slot, place, links),
-            ActionKind::BackwardWeight => self.weights(slot, place),
+            ActionKind::BackwardWeight => {
+                self.weights(slot, place);
+                Ok(())
+            }
             ActionKind::SendForward => {
                 let outputs = self.here.remove(&(stage + 1, true, micro_batch));
                 let receive = Action::new(stage + 1, ActionKind::RecvForward, micro_batch);
@@ -142,14 +146,13 @@ impl<S: PipelineStage> Run<'_, S> {
     }
 
     /// The weights' part, and the end of a micro-batch on its stage.
-    fn weights(&mut self, slot: usize, place: (usize, usize)) -> Result<()> {
+    fn weights(&mut self, slot: usize, place: (usize, usize)) {
         let kept = self.kept.remove(&place);
         let kept = kept.expect("invariant: the input's part has run");
         let stage = &self.passes.stages[slot];
         let gradients = kept.into_gradients(self.passes.device);
         self.sums[slot].add(place.1, gradients, stage);
         self.live[slot] -= 1;
-        Ok(())
     }
 
     pub(crate) fn finish(self, micro_batches: usize) -> PipelineStep {
@@ -171,7 +174,10 @@ fn send(
     activations: Option<Vec<Activation>>,
 ) -> Result<()> {
     let activations = activations.expect("invariant: a pass runs before its send");
-    let buffers = activations.iter().map(Activation::to_buffer).collect();
+    let buffers = activations
+        .into_iter()
+        .map(Activation::into_buffer)
+        .collect();
     let sender = sender
         .as_mut()
         .expect("invariant: a lowered plan sends over a link");

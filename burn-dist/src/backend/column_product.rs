@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use burn::backend::{
-    TensorMetadata,
+    Backend, TensorMetadata,
     autodiff::{
         NodeId,
         checkpoint::base::Checkpointer,
@@ -62,7 +62,7 @@ impl ColumnProduct {
     }
 
     /// The product with what [`whole`](Self::whole) gave.
-    pub(super) fn product<B: DistributedBackend>(
+    pub(super) fn product<B: Backend>(
         whole: FloatTensor<B>,
         weight: FloatTensor<B>,
     ) -> FloatTensor<B> {

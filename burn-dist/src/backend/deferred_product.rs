@@ -17,7 +17,8 @@ use burn::backend::{
 use burn::tensor::{Shape, TensorData};
 use burn_std::{MatmulTransformAction, MatmulTransformAnalysis, MatmulTransformPolicy};
 
-use super::DistributedBackend;
+use super::started::rows;
+use super::{ColumnProduct, DistributedBackend};
 
 /// Computes a weight's gradient, in the order and shapes in which Burn's `linear` does.
 type Product = Box<dyn FnOnce() -> TensorData + Send>;
@@ -60,11 +61,6 @@ pub fn joins_rows(input: &Shape, weight: &Shape) -> bool {
         MatmulTransformPolicy::default().action(&analysis),
         MatmulTransformAction::MergeBatches { .. }
     )
-}
-
-/// `[.., d] -> [rows, d]`.
-fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    super::started::rows::<B>(tensor)
 }
 
 impl DeferredProduct {
@@ -137,14 +133,7 @@ fn input_gradient<B: Backend>(
         let weight = B::float_reshape(weight, Shape::from(wide));
         return B::float_matmul(grad, B::float_swap_dims(weight, from, to));
     }
-    let columns = B::float_swap_dims(weight, 0, 1);
-    let mut output = shape;
-    let last = output.len() - 1;
-    output[last] = columns.shape()[1];
-    B::float_reshape(
-        B::float_matmul(rows::<B>(grad), columns),
-        Shape::from(output),
-    )
+    ColumnProduct::product::<B>(grad, B::float_swap_dims(weight, 0, 1))
 }
 
 fn weight_gradient<B: Backend>(

@@ -30,5 +30,5 @@ pub use data_parallel::{BucketShard, DataParallel, DataParallelConfig, JoinTurn}
 pub use gradient_event::GradientEvent;
 pub use naive_data_parallel::NaiveDataParallel;
 pub use parameter_spec::{ParameterSpec, ParameterTable};
-pub use rank_order_accumulator::RankOrderAccumulator;
+pub use rank_order_accumulator::{RankOrderAccumulator, mean_gradients};
 pub use replica::{broadcast_buffers, parameter_hash};

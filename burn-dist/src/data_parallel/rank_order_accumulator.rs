@@ -69,13 +69,7 @@ impl<M: Module> RankOrderAccumulator<M> {
             None => &mut self.replica,
         };
         self.ranks = 0;
-        let mut mean = Mean {
-            gradients: sum.grads(),
-            count: std::mem::take(&mut self.count),
-            seen: HashSet::new(),
-        };
-        model.visit(&mut mean);
-        mean.gradients
+        mean_gradients(sum.grads(), std::mem::take(&mut self.count), model)
     }
 }
 
@@ -83,6 +77,21 @@ impl<M: Module> Default for RankOrderAccumulator<M> {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Divides gradients by the number of micro-steps that they were added up over. Local.
+pub fn mean_gradients<M: Module>(
+    gradients: GradientsParams,
+    count: usize,
+    model: &M,
+) -> GradientsParams {
+    let mut mean = Mean {
+        gradients,
+        count,
+        seen: HashSet::new(),
+    };
+    model.visit(&mut mean);
+    mean.gradients
 }
 
 struct Mean {

@@ -11,7 +11,7 @@ use super::{ElementRange, RandomPosition};
 /// A source of random masks for layers whose activations are whole on some axes of the mesh and split
 /// on others.
 ///
-/// A number is a function of the seed, the replica, the branch, the [`RandomPosition`] and the place of
+/// A number is a function of the seed, the replica, the [`RandomPosition`] and the place of
 /// its element in the whole array; nothing is shared with Burn's generator. Hence:
 ///
 /// - ranks that hold the same activation whole draw the same mask;
@@ -22,12 +22,12 @@ use super::{ElementRange, RandomPosition};
 ///   micro-batch draws the same masks whatever was computed before it, if it starts with
 ///   [`begin`](Self::begin).
 ///
-/// Clones and branches share their position: one per rank is made, and every layer holds a branch.
+/// Clones share their position: a rank makes one stream, and each of its layers holds a clone. Layers that draw
+/// at the same position draw the same numbers: stages of a pipeline rewind to positions of their own.
 #[derive(Debug, Clone)]
 pub struct RandomStream {
     seed: u64,
     replica: u32,
-    branch: u32,
     position: Arc<Mutex<RandomPosition>>,
 }
 
@@ -37,7 +37,6 @@ impl RandomStream {
         Self {
             seed,
             replica: 0,
-            branch: 0,
             position: Arc::default(),
         }
     }
@@ -48,14 +47,6 @@ impl RandomStream {
         Self {
             replica: u32::try_from(index).expect("invariant: fewer replicas than 2^32"),
             position: Arc::default(),
-            ..self.clone()
-        }
-    }
-
-    /// The stream of a layer: different numbers at the same position, which is shared.
-    pub fn branch(&self, layer: usize) -> Self {
-        Self {
-            branch: u32::try_from(layer).expect("invariant: fewer layers than 2^32"),
             ..self.clone()
         }
     }
@@ -114,7 +105,6 @@ impl RandomStream {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());
         key[8..12].copy_from_slice(&self.replica.to_le_bytes());
-        key[12..16].copy_from_slice(&self.branch.to_le_bytes());
         key[16..24].copy_from_slice(&position.step.to_le_bytes());
         key[24..].copy_from_slice(&position.micro_batch.to_le_bytes());
         let mut generator = ChaCha8Rng::from_seed(key);
@@ -185,8 +175,9 @@ mod tests {
             assert_ne!(whole(&stream), first, "{step} {micro_batch}");
         }
         stream.begin(0, 0);
-        assert_ne!(whole(&stream.branch(1)), first);
-        assert_eq!(stream.position().draw, 1, "branches share the position");
+        let clone = stream.clone();
+        assert_eq!(whole(&clone), first);
+        assert_eq!(stream.position().draw, 1, "clones share the position");
         assert_ne!(whole(&stream.of_replica(1)), first);
         assert_ne!(whole(&RandomStream::new(8)), first);
         assert_eq!(whole(&RandomStream::new(7)), first);
