@@ -170,7 +170,9 @@ proptest! {
                     return Err(TestCaseError::fail(format!("{kind:?}: rank {rank} goes on")));
                 };
                 let text = error.to_string();
-                prop_assert_eq!(number, changed, "{}", &text);
+                // A rank that is still busy with the call before hears of it there, from a peer.
+                let behind = number < changed && error.comes_from_a_peer();
+                prop_assert!(number == changed || behind, "{} at call {}", &text, number);
                 prop_assert!(text.contains("disagrees: expected"), "{}", &text);
                 prop_assert!(text.contains(&format!("call {changed}:")), "{}", &text);
                 if rank != culprit
