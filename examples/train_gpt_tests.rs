@@ -1,70 +1,11 @@
 //! `train_gpt` as a user starts it: N ranks are one, bad input is one line, nothing is left behind.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+#[path = "train_gpt_tests/harness.rs"]
+mod harness;
+#[path = "train_gpt_tests/stages.rs"]
+mod stages;
 
-/// No run takes longer; one that does is stuck.
-const DEADLINE: Duration = Duration::from_secs(240);
-
-/// Code, standard output, error stream.
-fn train_gpt(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = |name: &str| folder.path().join(name);
-    // Files rather than pipes: a process that is left behind must not keep the test waiting.
-    let (out, error) = (file("out"), file("error"));
-    let create = |path: &Path| std::fs::File::create(path).expect("created");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train_gpt"))
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .env_remove("RUST_BACKTRACE")
-        .stdin(Stdio::null())
-        .stdout(create(&out))
-        .stderr(create(&error))
-        .spawn()
-        .expect("train_gpt starts");
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status;
-        }
-        if start.elapsed() > DEADLINE {
-            let _ = child.kill();
-            panic!("train_gpt {arguments:?} did not end within {DEADLINE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let read = |path: &Path| std::fs::read_to_string(path).expect("text");
-    (status.code(), read(&out), read(&error))
-}
-
-/// A small model on a small text, and the run's JSON.
-fn report(arguments: &[&str], text: &Path) -> serde_json::Value {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let json = folder.path().join("report.json");
-    let json = json.to_str().expect("plain letters");
-    let data = text.to_str().expect("plain letters");
-    let small = [
-        "--data", data, "--json", json, "--layers", "1", "--hidden", "32", "--heads", "2", "--seq",
-        "24", "--batch", "12", "--steps", "8",
-    ];
-    let (code, _, error) = train_gpt(&[&small, arguments].concat(), &[]);
-    assert_eq!(code, Some(0), "{arguments:?}: {error}");
-    let text = std::fs::read_to_string(json).expect("written");
-    serde_json::from_str(&text).expect("JSON")
-}
-
-/// This file, as a text to learn.
-fn text() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("train_gpt_tests.rs")
-}
-
-fn assert_same_numbers(one: &serde_json::Value, many: &serde_json::Value, what: &str) {
-    assert_eq!(one["loss_bits"], many["loss_bits"], "{what}");
-    assert_eq!(one["parameter_hash"], many["parameter_hash"], "{what}");
-    let bytes = &many["bytes_per_step"];
-    assert_eq!(bytes["measured"], bytes["formula"], "{what}");
-}
+use harness::{assert_same_numbers, report, text, train_gpt};
 
 #[test]
 fn n_ranks_are_one_bit_for_bit() {

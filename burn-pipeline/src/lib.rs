@@ -24,15 +24,18 @@
 //! | `validate.rs`, `lower.rs`, `simulate.rs` | whether a plan runs, what it sends, how long it takes; pure |
 //! | `partition.rs`, `micro_batches.rs` | which blocks on which stage, which items in which micro-batch; pure |
 //! | `pipeline_stage.rs`, `activation.rs` | what a model gives to be run in stages |
+//! | `pipeline_block.rs`, `block_stage.rs` | a model that is a list of blocks |
 //! | `pipeline_links.rs`, `link.rs` | how neighbours reach each other |
 //! | `pipeline_runtime.rs`, `step_run.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
 //! | `pipeline_step.rs` | what a step gives |
 //! | `gradient_sum.rs` | gradients in the order of micro-batches |
-//! | `deferred_linear.rs` | a layer whose backward pass can be split |
+//! | `deferred_linear.rs`, `deferred_attention.rs` | layers whose backward pass can be split |
 #![warn(missing_docs)]
 
 mod action;
 mod activation;
+mod block_stage;
+mod deferred_attention;
 mod deferred_linear;
 mod gradient_sum;
 mod kept;
@@ -40,6 +43,7 @@ mod link;
 mod lower;
 mod micro_batches;
 mod partition;
+mod pipeline_block;
 mod pipeline_links;
 mod pipeline_runtime;
 mod pipeline_stage;
@@ -54,10 +58,13 @@ mod validate;
 
 pub use action::{Action, ActionKind};
 pub use activation::Activation;
+pub use block_stage::BlockStage;
+pub use deferred_attention::DeferredAttention;
 pub use deferred_linear::DeferredLinear;
 pub use lower::lower;
 pub use micro_batches::MicroBatches;
 pub use partition::partition;
+pub use pipeline_block::PipelineBlock;
 pub use pipeline_links::PipelineLinks;
 pub use pipeline_runtime::PipelineRuntime;
 pub use pipeline_stage::PipelineStage;

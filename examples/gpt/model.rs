@@ -96,9 +96,7 @@ impl Block {
 impl Gpt {
     /// `[B, T] -> [B, T, V]`: the logits of each next token.
     pub fn forward(&self, tokens_bt: Tensor<2, Int>) -> Tensor<3> {
-        let [_, seq] = tokens_bt.dims();
-        let positions = Tensor::arange(0..seq as i64, &tokens_bt.device()).unsqueeze();
-        let mut x_btd = self.tokens.forward(tokens_bt) + self.positions.forward(positions);
+        let mut x_btd = embed(&self.tokens, &self.positions, tokens_bt);
         for block in &self.blocks {
             x_btd = block.forward(x_btd);
         }
@@ -107,13 +105,28 @@ impl Gpt {
 
     /// `[B, T], [B, T] -> [1]`: the mean cross entropy of the targets.
     pub fn loss(&self, tokens_bt: Tensor<2, Int>, targets_bt: Tensor<2, Int>) -> Tensor<1> {
-        let logits_btv = self.forward(tokens_bt);
-        let [batch, seq, vocabulary] = logits_btv.dims();
-        CrossEntropyLossConfig::new()
-            .init(&logits_btv.device())
-            .forward(
-                logits_btv.reshape([batch * seq, vocabulary]),
-                targets_bt.reshape([batch * seq]),
-            )
+        mean_loss(self.forward(tokens_bt), targets_bt)
     }
+}
+
+/// `[B, T] -> [B, T, D]`.
+pub(super) fn embed(
+    tokens: &Embedding,
+    positions: &Embedding,
+    tokens_bt: Tensor<2, Int>,
+) -> Tensor<3> {
+    let [_, seq] = tokens_bt.dims();
+    let numbers = Tensor::arange(0..seq as i64, &tokens_bt.device()).unsqueeze();
+    tokens.forward(tokens_bt) + positions.forward(numbers)
+}
+
+/// `[B, T, V], [B, T] -> [1]`.
+pub(super) fn mean_loss(logits_btv: Tensor<3>, targets_bt: Tensor<2, Int>) -> Tensor<1> {
+    let [batch, seq, vocabulary] = logits_btv.dims();
+    CrossEntropyLossConfig::new()
+        .init(&logits_btv.device())
+        .forward(
+            logits_btv.reshape([batch * seq, vocabulary]),
+            targets_bt.reshape([batch * seq]),
+        )
 }

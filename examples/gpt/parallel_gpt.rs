@@ -18,11 +18,11 @@ use super::{Block, Gpt, GptConfig};
 /// all between them is split along T.
 #[derive(Module, Debug)]
 pub struct ParallelGpt {
-    tokens: VocabParallelEmbedding,
-    positions: Embedding,
-    blocks: Vec<ParallelBlock>,
-    norm: SequenceParallel<LayerNorm>,
-    head: ColumnParallelLinear,
+    pub(super) tokens: VocabParallelEmbedding,
+    pub(super) positions: Embedding,
+    pub(super) blocks: Vec<ParallelBlock>,
+    pub(super) norm: SequenceParallel<LayerNorm>,
+    pub(super) head: ColumnParallelLinear,
 }
 
 /// A [`Block`], split.
@@ -84,7 +84,7 @@ impl ParallelBlock {
         })
     }
 
-    fn to_dense(&self) -> Result<Block> {
+    pub(super) fn to_dense(&self) -> Result<Block> {
         Ok(Block {
             norm_attention: self.norm_attention.layer.clone(),
             attention: self.attention.to_dense()?,
@@ -148,11 +148,9 @@ impl ParallelGpt {
     /// # Errors
     /// A sequence that the ranks do not divide, with sequence parallelism; else what the group met.
     pub fn forward(&self, tokens_bt: Tensor<2, Int>) -> Result<Tensor<3>> {
-        let parallel = self.head.parallel();
         let [_, seq] = tokens_bt.dims();
-        let positions = Tensor::arange(0..seq as i64, &tokens_bt.device()).unsqueeze();
-        let positions = parallel.split_sequence(self.positions.forward(positions))?;
-        let mut x_btd = self.tokens.forward(tokens_bt)? + positions;
+        let parallel = self.head.parallel();
+        let mut x_btd = embed(&self.tokens, &self.positions, parallel, tokens_bt)?;
         for block in &self.blocks {
             x_btd = block.forward(x_btd, seq)?;
         }
@@ -165,12 +163,35 @@ impl ParallelGpt {
     /// As [`forward`](Self::forward).
     pub fn loss(&self, tokens_bt: Tensor<2, Int>, targets_bt: Tensor<2, Int>) -> Result<Tensor<1>> {
         let logits_btv = self.forward(tokens_bt)?;
-        let [batch, seq, columns] = logits_btv.dims();
-        vocab_parallel_cross_entropy(
-            logits_btv.reshape([batch * seq, columns]),
-            targets_bt.reshape([batch * seq]),
-            &CrossEntropyOptions::new(self.tokens.vocabulary()),
-            self.head.parallel().group(),
-        )
+        mean_loss(logits_btv, targets_bt, self.tokens.vocabulary(), &self.head)
     }
+}
+
+/// `[B, T] -> [B, T, D]`, or `[B, T/n, D]`.
+pub(super) fn embed(
+    tokens: &VocabParallelEmbedding,
+    positions: &Embedding,
+    parallel: &TensorParallel,
+    tokens_bt: Tensor<2, Int>,
+) -> Result<Tensor<3>> {
+    let [_, seq] = tokens_bt.dims();
+    let numbers = Tensor::arange(0..seq as i64, &tokens_bt.device()).unsqueeze();
+    let positions = parallel.split_sequence(positions.forward(numbers))?;
+    Ok(tokens.forward(tokens_bt)? + positions)
+}
+
+/// `[B, T, V/n], [B, T] -> [1]`.
+pub(super) fn mean_loss(
+    logits_btv: Tensor<3>,
+    targets_bt: Tensor<2, Int>,
+    vocabulary: usize,
+    head: &ColumnParallelLinear,
+) -> Result<Tensor<1>> {
+    let [batch, seq, columns] = logits_btv.dims();
+    vocab_parallel_cross_entropy(
+        logits_btv.reshape([batch * seq, columns]),
+        targets_bt.reshape([batch * seq]),
+        &CrossEntropyOptions::new(vocabulary),
+        head.parallel().group(),
+    )
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use burn_dist::communicator::Algorithm;
 use burn_dist::{DistError, Result};
+use burn_pipeline::{Schedule, SchedulePlan};
 use clap::{Parser, ValueEnum};
 
 use super::Grouping;
@@ -74,7 +75,14 @@ pub struct Arguments {
     /// With --tp: before the first step list every parameter's reductions, and check each gradient
     #[arg(long)]
     pub audit: bool,
-    /// Data-parallel ranks; --ranks over --tp by default
+    /// Ranks over which the blocks of the model are dealt, in stages
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub pp: usize,
+    /// With --pp: in which order stages work: gpipe, 1f1b (the default), interleaved:V with V stages on each
+    /// rank, zb-h1, or a file
+    #[arg(long)]
+    pub schedule: Option<Schedule>,
+    /// Data-parallel ranks; --ranks over --tp and --pp by default
     #[arg(long, value_name = "N")]
     pub dp: Option<usize>,
     /// Element type that the model computes in; bf16 steps master weights in f32
@@ -84,7 +92,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub clip: Option<f64>,
     /// Compute cheap operations again in the backward pass instead of keeping their results; with --zero 3
-    /// no view keeps gathered parameters either
+    /// no view keeps gathered parameters either; with --pp blocks keep their inputs only
     #[arg(long)]
     pub recompute: bool,
     /// Reduce each gradient on its own after the backward pass; with --tp no collective beside a product
@@ -159,166 +167,33 @@ impl Arguments {
         self.as_ranks.map_or(1, |grouping| grouping.ranks())
     }
 
-    /// Checks what can be checked before any rank starts.
+    /// Ranks that hold one model: --tp times --pp.
+    pub fn model_ranks(&self) -> usize {
+        self.tp.saturating_mul(self.pp)
+    }
+
+    /// Whether a pipeline runs the model: with --pp, or --schedule on one rank.
+    pub fn is_piped(&self) -> bool {
+        self.pp > 1 || self.schedule.is_some()
+    }
+
+    /// The pipeline's plan, if there is one.
     ///
     /// # Errors
-    /// [`DistError::Config`] naming the numbers.
-    pub fn check(&self, ranks: usize) -> Result<()> {
-        let positive = [
-            ("--ranks", ranks),
-            ("--as-ranks", self.virtual_ranks()),
-            ("--batch", self.batch),
-            ("--micro-batches", self.micro_batches),
-            ("--seq", self.seq),
-            ("--layers", self.layers),
-            ("--hidden", self.hidden),
-            ("--heads", self.heads),
-            ("--steps", self.steps),
-            ("--replicate", self.replicate),
-            ("--tp", self.tp),
-            ("--dp", self.dp.unwrap_or(1)),
-        ];
-        if let Some((flag, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(DistError::config(format!("{flag} is 0"), "give at least 1"));
+    /// As [`Schedule::plan`].
+    pub fn plan(&self) -> Result<Option<SchedulePlan>> {
+        let schedule = self.schedule.clone().unwrap_or(Schedule::OneFOneB);
+        match self.is_piped() {
+            true => Ok(Some(schedule.plan(self.pp, self.micro_batches)?)),
+            false => Ok(None),
         }
-        if let Some(given) = self.ranks.filter(|&given| given != ranks) {
-            return Err(DistError::config(
-                format!("--ranks {given}, but the launcher started a world of {ranks} ranks"),
-                "leave --ranks out under a launcher",
-            ));
-        }
-        self.check_split(ranks)?;
-        self.check_strategy(ranks / self.tp)?;
-        // Of one rank too: it would train each rank on its own.
-        if self.as_ranks.is_some() && ranks > 1 {
-            return Err(DistError::config(
-                format!("--as-ranks {} with {ranks} ranks", self.virtual_ranks()),
-                "--as-ranks goes with --ranks 1",
-            ));
-        }
-        let data_ranks = ranks / self.tp * self.virtual_ranks();
-        let parts = data_ranks.saturating_mul(self.micro_batches);
-        if !self.batch.is_multiple_of(parts) {
-            return Err(DistError::config(
-                format!(
-                    "--batch {} is not a multiple of {data_ranks} ranks x {} micro-batches = {parts}",
-                    self.batch, self.micro_batches
-                ),
-                match self.batch.checked_next_multiple_of(parts) {
-                    Some(batch) => format!("take {batch}"),
-                    None => "take fewer".into(),
-                },
-            ));
-        }
-        if !self.hidden.is_multiple_of(self.heads) {
-            return Err(DistError::config(
-                format!(
-                    "--hidden {} is not a multiple of --heads {}",
-                    self.hidden, self.heads
-                ),
-                format!("take {}", self.hidden.next_multiple_of(self.heads)),
-            ));
-        }
-        if !(self.lr.is_finite() && self.lr > 0.0) {
-            return Err(DistError::config(
-                format!("--lr {} is not a positive number", self.lr),
-                "take one near 0.001",
-            ));
-        }
-        Ok(())
     }
 
     /// Ranks to start without a launcher.
     pub fn ranks_to_start(&self) -> usize {
-        let split = self.dp.map(|dp| dp.saturating_mul(self.tp));
+        let parts = self.model_ranks();
+        let split = self.dp.map(|dp| dp.saturating_mul(parts));
         let alone = self.as_ranks.map(|_| 1);
-        self.ranks.or(split).or(alone).unwrap_or(2.max(self.tp))
-    }
-
-    fn check_split(&self, ranks: usize) -> Result<()> {
-        let refuse = |problem: String, hint: String| Err(DistError::config(problem, hint));
-        let tp = self.tp;
-        if !ranks.is_multiple_of(tp) {
-            return refuse(
-                format!("--tp {tp} does not divide {ranks} ranks"),
-                "every replica has as many ranks".into(),
-            );
-        }
-        if let Some(dp) = self.dp.filter(|dp| dp.saturating_mul(tp) != ranks) {
-            return refuse(
-                format!("--dp {dp} x --tp {tp} with {ranks} ranks"),
-                "leave --ranks or --dp out".into(),
-            );
-        }
-        if (self.sequence_parallel || self.audit) && tp == 1 {
-            return refuse(
-                "--sequence-parallel or --audit with --tp 1".into(),
-                "both are for layers that are split".into(),
-            );
-        }
-        if !self.heads.is_multiple_of(tp) {
-            return refuse(
-                format!("--tp {tp} does not divide --heads {}", self.heads),
-                format!("take {} heads", self.heads.next_multiple_of(tp)),
-            );
-        }
-        if self.sequence_parallel && !self.seq.is_multiple_of(tp) {
-            return refuse(
-                format!(
-                    "--tp {tp} does not divide --seq {} with --sequence-parallel",
-                    self.seq
-                ),
-                format!("take --seq {}", self.seq.next_multiple_of(tp)),
-            );
-        }
-        Ok(())
-    }
-
-    fn check_strategy(&self, ranks: usize) -> Result<()> {
-        let refuse = |problem: String, hint: &str| Err(DistError::config(problem, hint));
-        if self.zero > 0 && (self.no_overlap || self.as_ranks.is_some()) {
-            return refuse(
-                format!("--zero {} with --no-overlap or --as-ranks", self.zero),
-                "these compare with --zero 0; the bits are the same",
-            );
-        }
-        if self.replicate > 1 && self.zero != 3 {
-            return refuse(
-                format!("--replicate {} with --zero {}", self.replicate, self.zero),
-                "replicas of shards are for --zero 3",
-            );
-        }
-        if !ranks.is_multiple_of(self.replicate) {
-            return refuse(
-                format!(
-                    "--replicate {} does not divide {ranks} ranks",
-                    self.replicate
-                ),
-                "every replica has as many ranks",
-            );
-        }
-        let is_norm = |norm: f64| norm.is_finite() && norm > 0.0;
-        if let Some(norm) = self.clip.filter(|&norm| !is_norm(norm)) {
-            return refuse(
-                format!("--clip {norm} is not a positive number"),
-                "take one near 1",
-            );
-        }
-        if self.dtype == DTypeName::Bf16 {
-            if self.no_overlap {
-                return refuse(
-                    "--dtype bf16 with --no-overlap".into(),
-                    "leave one of them out",
-                );
-            }
-            let replicas = self.as_ranks.map_or(1, |grouping| grouping.replicas);
-            if self.as_ranks.is_some() && (self.micro_batches > 1 || replicas > 1) {
-                return refuse(
-                    "--dtype bf16 with --as-ranks, and --micro-batches or replicas".into(),
-                    "compare one micro-batch per rank, in the grouping of N ranks",
-                );
-            }
-        }
-        Ok(())
+        self.ranks.or(split).or(alone).unwrap_or(2.max(parts))
     }
 }

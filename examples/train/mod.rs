@@ -1,14 +1,19 @@
 //! The trainer behind `train_gpt`.
 
 mod arguments;
+mod checks;
+mod dealt_part;
 mod grouping;
 mod language_model;
+mod piped;
 mod progress;
 mod rank_groups;
 mod report;
 mod strategy;
 mod traffic_formula;
 mod trainer;
+mod training;
+mod unpiped;
 
 pub use arguments::{AlgorithmName, Arguments, DTypeName};
 pub use grouping::Grouping;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn_dist::communicator::RecordingCommunicator;
 use burn_dist::mesh::{DeviceMesh, MeshAxis, ParallelDims};
 use burn_dist::{ProcessGroup, Result, World};
+use burn_pipeline::PipelineLinks;
 use burn_zero::ModelParallel;
 
 use super::Arguments;
@@ -19,11 +20,26 @@ pub(super) struct RankGroups {
     pub(super) tensor: Option<ProcessGroup>,
     /// All ranks that see other samples; not counted.
     pub(super) data: ProcessGroup,
+    /// Of the stages of a model.
+    pub(super) pipeline: Option<PipelineGroups>,
+}
+
+/// The groups of a pipeline.
+pub(super) struct PipelineGroups {
+    /// Over which a norm goes.
+    pub(super) stages: ProcessGroup,
+    /// For losses, and the whole model at the end; not counted.
+    pub(super) losses: ProcessGroup,
+    /// Over which activations go.
+    links: Vec<ProcessGroup>,
 }
 
 impl RankGroups {
-    /// Groups of their own, so that their bytes are counted alone. Collective.
-    pub(super) fn new(world: &World, arguments: &Arguments) -> Result<Self> {
+    /// Groups of their own, so that their bytes are counted alone, and a pipeline's links. Collective.
+    pub(super) fn new(
+        world: &World,
+        arguments: &Arguments,
+    ) -> Result<(Self, Option<PipelineLinks>)> {
         let counted = |group: ProcessGroup| {
             let communicator = group.communicator().clone();
             ProcessGroup::new(Arc::new(RecordingCommunicator::new(communicator)))
@@ -32,6 +48,7 @@ impl RankGroups {
             dp_replicate: arguments.replicate,
             dp_shard: ParallelDims::REST,
             tp: arguments.tp,
+            pp: arguments.pp,
             ..ParallelDims::default()
         };
         let mesh = DeviceMesh::new(dims, world.world_size())?;
@@ -40,12 +57,26 @@ impl RankGroups {
             true => Ok(Some(counted(group(&[axis])?))),
             false => Ok(None),
         };
-        Ok(Self {
+        let (pipeline, links) = match arguments.is_piped() {
+            true => {
+                let links = PipelineLinks::new(world, &mesh)?;
+                let pipeline = PipelineGroups {
+                    stages: counted(group(&[MeshAxis::Pp])?),
+                    losses: group(&[MeshAxis::Pp])?,
+                    links: links.groups().cloned().collect(),
+                };
+                (Some(pipeline), Some(links))
+            }
+            false => (None, None),
+        };
+        let groups = Self {
             shard: counted(group(&[MeshAxis::DpShard])?),
             replicate: counted_if(arguments.replicate > 1, MeshAxis::DpReplicate)?,
             tensor: counted_if(arguments.tp > 1, MeshAxis::Tp)?,
             data: group(&[MeshAxis::DpReplicate, MeshAxis::DpShard])?,
-        })
+            pipeline,
+        };
+        Ok((groups, links))
     }
 
     /// Bytes that this rank has sent.
@@ -55,7 +86,9 @@ impl RankGroups {
             self.replicate.as_ref(),
             self.tensor.as_ref(),
         ];
-        let sent = groups.into_iter().flatten();
+        let pipeline = self.pipeline.iter();
+        let pipeline = pipeline.flat_map(|groups| groups.links.iter().chain([&groups.stages]));
+        let sent = groups.into_iter().flatten().chain(pipeline);
         sent.map(|group| group.traffic().total_sent()).sum()
     }
 
@@ -65,9 +98,13 @@ impl RankGroups {
 
     /// The groups over which a norm goes besides the data-parallel ones.
     pub(super) fn model_parallel(&self) -> ModelParallel {
-        match &self.tensor {
-            Some(tensor) => ModelParallel::new().over(MeshAxis::Tp, tensor),
-            None => ModelParallel::new(),
+        let mut parts = ModelParallel::new();
+        if let Some(tensor) = &self.tensor {
+            parts = parts.over(MeshAxis::Tp, tensor);
         }
+        if let Some(pipeline) = &self.pipeline {
+            parts = parts.over(MeshAxis::Pp, &pipeline.stages);
+        }
+        parts
     }
 }

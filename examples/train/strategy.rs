@@ -59,10 +59,7 @@ impl Strategy {
         if let Some(grouping) = arguments.as_ranks {
             return Ok((Self::AsRanks(grouping, optimizer.init()), model));
         }
-        let bucket_sizes = BucketSizes {
-            first: arguments.bucket_bytes.min(1_000_000),
-            rest: arguments.bucket_bytes,
-        };
+        let bucket_sizes = bucket_sizes(arguments);
         let group = &groups.shard;
         if arguments.zero > 0 {
             let config = ShardedOptimizerConfig {
@@ -192,7 +189,15 @@ fn value(loss: &Tensor<1>) -> f32 {
     loss.clone().inner().cast(DType::F32).into_scalar::<f32>()
 }
 
-fn clipped<M: Module>(
+pub(super) fn bucket_sizes(arguments: &Arguments) -> BucketSizes {
+    BucketSizes {
+        first: arguments.bucket_bytes.min(1_000_000),
+        rest: arguments.bucket_bytes,
+    }
+}
+
+/// Gradients of a norm that is not too large. Collective over `parts`.
+pub(super) fn clipped<M: Module>(
     gradients: GradientsParams,
     model: &M,
     arguments: &Arguments,

@@ -3,18 +3,24 @@
 use std::time::Instant;
 
 use burn::data::dataset::Dataset;
+use burn::module::Module;
 use burn::tensor::Device;
+use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
 use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
 use burn_dist::data_parallel::{ParameterTable, parameter_hash};
 use burn_dist::tensor_parallel::{GradientAudit, TensorParallel};
 use burn_dist::{DistError, ProcessGroup, Result, World};
+use burn_pipeline::{BlockStage, PipelineLinks, PipelineRuntime, Recompute, partition};
 
+use super::dealt_part::DealtPart;
 use super::language_model::LanguageModel;
+use super::piped::{Piped, PipedContext};
 use super::progress::Progress;
 use super::rank_groups::RankGroups;
-use super::strategy::Strategy;
-use super::traffic_formula::{bytes_of_all_ranks, bytes_of_split_layers, num_parameters};
+use super::traffic_formula::num_parameters;
+use super::training::Training;
+use super::unpiped::Unpiped;
 use super::{Arguments, BytesPerStep, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
 use crate::text::{Corpus, WindowDataset, token_batch};
@@ -53,32 +59,43 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
 /// # Errors
 /// What the arguments, the text or a group met.
 pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Report> {
-    let groups = RankGroups::new(world, arguments)?;
+    let (groups, links) = RankGroups::new(world, arguments)?;
     let mut device = Device::flex().autodiff();
-    if arguments.recompute {
+    // Blocks of a pipeline run again as a whole.
+    if arguments.recompute && !arguments.is_piped() {
         device = device.gradient_checkpointing();
     }
+    let config = GptConfig::new()
+        .with_seq(arguments.seq)
+        .with_layers(arguments.layers)
+        .with_hidden(arguments.hidden)
+        .with_heads(arguments.heads);
     let job = Job {
         world,
         arguments,
         corpus,
         everyone: world.whole()?,
         groups: &groups,
+        config: &config,
         device: &device,
     };
-    let config = GptConfig::new()
-        .with_seq(arguments.seq)
-        .with_layers(arguments.layers)
-        .with_hidden(arguments.hidden)
-        .with_heads(arguments.heads);
-    match &groups.tensor {
-        None => job.run(|| Ok(config.init(&device))),
-        Some(group) => {
-            let parallel = TensorParallel::new(group)
-                .sequence_parallel(arguments.sequence_parallel)
-                .regather(arguments.recompute)
-                .overlap(!arguments.no_overlap);
-            job.run(|| config.init_parallel(&parallel, &device))
+    let parallel = groups.tensor.as_ref().map(|group| {
+        TensorParallel::new(group)
+            .sequence_parallel(arguments.sequence_parallel)
+            .regather(arguments.recompute && !arguments.is_piped())
+            .overlap(!arguments.no_overlap)
+    });
+    match (links, parallel) {
+        (None, None) => job.unpiped(|| Ok(config.init(&device))),
+        (None, Some(parallel)) => job.unpiped(|| config.init_parallel(&parallel, &device)),
+        (Some(links), None) => {
+            let products = DeferredProducts::default();
+            let parts = || Ok(config.init_parts(Some(&products), &device));
+            job.piped(links, &products, parts)
+        }
+        (Some(links), Some(parallel)) => {
+            let parts = || config.init_parallel_parts(&parallel, &device);
+            job.piped(links, &DeferredProducts::default(), parts)
         }
     }
 }
@@ -113,10 +130,86 @@ struct Job<'a> {
     corpus: &'a Corpus,
     everyone: ProcessGroup,
     groups: &'a RankGroups,
+    config: &'a GptConfig,
     device: &'a Device,
 }
 
 impl Job<'_> {
+    /// All layers on every rank, whole or split.
+    fn unpiped<M: LanguageModel>(&self, model: impl Fn() -> Result<M>) -> Result<Report> {
+        let model = self.seeded(|| {
+            let model = model()?;
+            // Burn draws parameters when they are first read; reading the table draws them now. Stage 3
+            // draws them on the first rank, one at a time.
+            if self.arguments.zero < 3 || self.arguments.tp > 1 {
+                ParameterTable::of(&model)?;
+            }
+            Ok(model)
+        })?;
+        let data = self.batches()?;
+        if self.arguments.audit {
+            self.audit(&model, &data)?;
+        }
+        let context = (self.arguments, self.groups, self.device);
+        let (training, model) = Unpiped::new(model, context)?;
+        self.run(training, model, data)
+    }
+
+    /// The layers dealt out to stages.
+    fn piped<P: DealtPart, I: Iterator<Item = Result<P>>>(
+        &self,
+        links: PipelineLinks,
+        products: &DeferredProducts,
+        parts: impl Fn() -> Result<I>,
+    ) -> Result<Report> {
+        let plan = self.arguments.plan()?;
+        let plan = plan.expect("invariant: links are made for a pipeline");
+        let recompute = match self.arguments.recompute {
+            true => Recompute::Blocks,
+            false => Recompute::Nothing,
+        };
+        let runtime = PipelineRuntime::new(&plan, links, self.device)?.recompute(recompute);
+        let cut = partition(&self.config.part_sizes(), plan.num_stages())?;
+        let own = runtime.stages();
+        let stages = self.seeded(|| {
+            let stages = BlockStage::deal(parts()?, &cut, &own)?.into_iter();
+            Ok(stages
+                .map(|stage| stage.with_deferred_products(products))
+                .collect())
+        })?;
+        let pipeline = self.groups.pipeline.as_ref();
+        let context = PipedContext {
+            arguments: self.arguments,
+            groups: self.groups,
+            pipeline: pipeline.expect("invariant: links are made with them"),
+            everyone: &self.everyone,
+            config: self.config,
+            cut: &cut,
+            device: self.device,
+        };
+        let (training, stages) = Piped::new(stages, runtime, context)?;
+        self.run(training, stages, self.batches()?)
+    }
+
+    /// Makes a model of random parameters, one rank after the other.
+    fn seeded<T>(&self, model: impl Fn() -> Result<T>) -> Result<T> {
+        in_turn(&self.everyone, || {
+            self.device.seed(self.arguments.seed);
+            model()
+        })
+    }
+
+    fn batches(&self) -> Result<Batches<'_>> {
+        let Self {
+            arguments, corpus, ..
+        } = self;
+        Ok(Batches {
+            arguments,
+            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
+            sampler: sampler(&self.groups.data, arguments, corpus)?,
+        })
+    }
+
     /// Lists every parameter's reductions, and checks them on the first micro-batch.
     fn audit<M: LanguageModel>(&self, model: &M, data: &Batches<'_>) -> Result<()> {
         let Some(tensor) = &self.groups.tensor else {
@@ -134,78 +227,42 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn run<M: LanguageModel>(&self, model: impl Fn() -> Result<M>) -> Result<Report> {
+    fn run<T: Training>(&self, training: T, model: T::Model, data: Batches<'_>) -> Result<Report> {
         let Self {
             world,
             arguments,
-            corpus,
             everyone,
             groups,
-            device,
+            ..
         } = self;
-        let model = in_turn(everyone, || {
-            device.seed(arguments.seed);
-            let model = model()?;
-            // Burn draws parameters when they are first read; reading the table draws them now. Stage 3
-            // draws them on the first rank, one at a time.
-            if arguments.zero < 3 || arguments.tp > 1 {
-                ParameterTable::of(&model)?;
-            }
-            Ok(model)
-        })?;
-        let data = Batches {
-            arguments,
-            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
-            sampler: sampler(&groups.data, arguments, corpus)?,
-        };
-        if arguments.audit {
-            self.audit(&model, &data)?;
-        }
-        let (strategy, model) = Strategy::parallelize(model, arguments, groups)?;
         let before = groups.sent();
         let mut trainer = Trainer {
             arguments,
-            device: (*device).clone(),
             data,
-            strategy,
+            training,
             groups,
         };
         let progress = Progress::new(world.rank(), arguments.steps);
         let run = trainer.run(model, &progress, || groups.sent() - before)?;
         progress.end();
         let sent = groups.sent() - before;
-        let gathers = trainer.strategy.gathers();
+        let peak_rss = peak_rss_bytes();
         // From here on parameters are not sharded any more.
         let unsharded = run.model.materialize();
-        let data_ranks = groups.data.size() as u64;
-        let replicas = groups.num_replicas() as u64;
-        let tp = arguments.tp as u64;
-        let sharded = bytes_of_all_ranks(
-            &trainer.strategy,
-            &unsharded,
-            arguments,
-            data_ranks,
-            replicas,
-            &gathers,
-        );
-        let split = match tp {
-            1 => 0,
-            _ => bytes_of_split_layers(arguments, data_ranks),
-        };
+        let formula = trainer.training.formula(&unsharded)?;
         let run = Run {
-            model: unsharded.whole()?,
+            model: trainer.training.whole(&unsharded)?,
             losses: run.losses,
             step_seconds: run.step_seconds,
         };
-        let formula = sharded * tp + split * data_ranks;
-        let report = report(&run, arguments, everyone, sent, formula)?;
+        let report = report(&run, arguments, everyone, (sent, formula), peak_rss)?;
         if world.rank() == 0 {
             if let Some(path) = &arguments.json {
                 report.write_json(path)?;
             }
             println!("{report}");
             let (seq, seed) = (arguments.seq, arguments.seed);
-            let text = sample(&run.model, b"pub fn ", 160, seq, seed, device);
+            let text = sample(&run.model, b"pub fn ", 160, seq, seed, self.device);
             println!("\nsample:\n{}", String::from_utf8_lossy(&text));
         }
         Ok(report)
@@ -239,11 +296,10 @@ fn sampler(
     DistributedSampler::new(windows, data.size(), data.index(), options)
 }
 
-struct Trainer<'a> {
+struct Trainer<'a, T> {
     arguments: &'a Arguments,
-    device: Device,
     data: Batches<'a>,
-    strategy: Strategy,
+    training: T,
     groups: &'a RankGroups,
 }
 
@@ -253,27 +309,20 @@ struct Run<M> {
     step_seconds: Vec<f64>,
 }
 
-impl Trainer<'_> {
-    fn run<M: LanguageModel>(
+impl<T: Training> Trainer<'_, T> {
+    fn run(
         &mut self,
-        mut model: M,
+        mut model: T::Model,
         progress: &Progress,
         bytes_sent: impl Fn() -> u64,
-    ) -> Result<Run<M>> {
-        let parts = self.groups.model_parallel();
+    ) -> Result<Run<T::Model>> {
         let mut losses = Vec::with_capacity(self.arguments.steps);
         let mut step_seconds = Vec::with_capacity(self.arguments.steps);
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
         for step in 0..self.arguments.steps {
             let start = Instant::now();
             let micro_batches = self.data.micro_batches(step)?;
-            let strategy = &mut self.strategy;
-            let (loss, stepped) = strategy.step(
-                model,
-                &micro_batches,
-                (self.arguments, &parts),
-                &self.device,
-            )?;
+            let (loss, stepped) = self.training.step(model, &micro_batches)?;
             model = stepped;
             let loss = self.mean_loss(&loss)?;
             losses.push(loss);
@@ -308,14 +357,14 @@ fn report(
     run: &Run<Gpt>,
     arguments: &Arguments,
     metrics: &ProcessGroup,
-    sent: u64,
-    formula: u64,
+    (sent, formula): (u64, u64),
+    peak_rss: u64,
 ) -> Result<Report> {
     let ranks = metrics.size();
     let total_sent = metrics.all_reduce_values(vec![sent], ReduceOp::Sum)?[0];
     let per_rank = |bytes: u64| bytes as f64 / ranks as f64;
     let step_seconds = median(run.step_seconds.clone());
-    let rss = metrics.all_gather_values(vec![peak_rss_bytes()])?;
+    let rss = metrics.all_gather_values(vec![peak_rss])?;
     Ok(Report {
         ranks,
         loss_bits: run

@@ -1,10 +1,17 @@
 //! A layer whose weight's gradient is computed later has the bits of Burn's.
 
+use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig, generate_autoregressive_mask};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Bool, Device, Distribution, Int, Tensor};
 use burn_dist::backend::DeferredProducts;
-use burn_pipeline::DeferredLinear;
+use burn_dist::data_parallel::ParameterTable;
+use burn_pipeline::{DeferredAttention, DeferredLinear};
+use tests::parameter_bits;
+
+fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u8> {
+    tensor.into_data().as_bytes().to_vec()
+}
 
 fn compare<const D: usize>(shape: [usize; D], d_output: usize, bias: bool) {
     let device = Device::flex().autodiff();
@@ -20,7 +27,6 @@ fn compare<const D: usize>(shape: [usize; D], d_output: usize, bias: bool) {
     let products = DeferredProducts::default();
     let deferred = DeferredLinear::from_dense(dense.clone(), &products);
     let input = Tensor::<D>::random(shape, Distribution::Default, &device);
-    let bits = |tensor: Tensor<D>| tensor.into_data().as_bytes().to_vec();
     let what = format!("{shape:?} to {d_output}");
 
     let x = input.clone().require_grad();
@@ -46,10 +52,8 @@ fn compare<const D: usize>(shape: [usize; D], d_output: usize, bias: bool) {
         assert_eq!(product().as_bytes(), right.as_bytes(), "{what}: weight");
     }
     if let Some(bias) = &dense.bias {
-        let [right, got] = [&of_dense, &of_deferred].map(|gradients| {
-            let gradient = gradients.get::<1>(bias.id).expect("tracked");
-            gradient.into_data().as_bytes().to_vec()
-        });
+        let [right, got] = [&of_dense, &of_deferred]
+            .map(|gradients| bits(gradients.get::<1>(bias.id).expect("tracked")));
         assert_eq!(got, right, "{what}: bias");
     }
 }
@@ -65,5 +69,59 @@ fn as_burns_layer_bit_for_bit() {
         }
         compare([7, 5], 3, bias);
         compare([2, 3, 4, 5], 6, bias);
+    }
+}
+
+#[test]
+fn attention_as_burns_bit_for_bit() {
+    let device = Device::flex().autodiff();
+    let (batch, seq, width) = (3, 17, 24);
+    for quiet in [false, true] {
+        let dense = MultiHeadAttentionConfig::new(width, 4)
+            .with_dropout(0.0)
+            .with_quiet_softmax(quiet)
+            .init(&device);
+        ParameterTable::of(&dense).expect("drawn now");
+        let products = DeferredProducts::default();
+        let deferred = DeferredAttention::from_dense(dense.clone(), &products);
+        assert_eq!(
+            parameter_bits(&deferred.to_dense()),
+            parameter_bits(&dense),
+            "and back"
+        );
+        let input = Tensor::<3>::random([batch, seq, width], Distribution::Default, &device);
+        let attn = generate_autoregressive_mask(batch, seq, &device);
+        let last = Tensor::<1, Int>::arange(0..seq as i64, &device).greater_elem(12);
+        let pad: Tensor<2, Bool> = last.unsqueeze::<2>().repeat_dim(0, batch);
+        for (pad, attn) in [
+            (None, None),
+            (Some(pad.clone()), None),
+            (Some(pad), Some(attn)),
+        ] {
+            let mut mha = MhaInput::self_attn(input.clone());
+            if let Some(pad) = &pad {
+                mha = mha.mask_pad(pad.clone());
+            }
+            if let Some(attn) = &attn {
+                mha = mha.mask_attn(attn.clone());
+            }
+            let right = dense.forward(mha).context;
+            let got = deferred.forward(input.clone(), pad, attn);
+            assert_eq!(bits(right.clone()), bits(got.clone()), "output");
+            let loss = |y: Tensor<3>| y.powi_scalar(2).sum().backward();
+            let right = GradientsParams::from_grads(loss(right), &dense);
+            let got = GradientsParams::from_grads(loss(got), &deferred);
+            let left = products.take();
+            assert_eq!(left.len(), 4, "a product for each layer");
+            for (weight, product) in left {
+                let right = right.get::<2>(weight.into()).expect("tracked").into_data();
+                assert_eq!(product().as_bytes(), right.as_bytes(), "weight");
+            }
+            for layer in [&dense.query, &dense.key, &dense.value, &dense.output] {
+                let id = layer.bias.as_ref().expect("by default").id;
+                let [right, got] = [&right, &got].map(|g| bits(g.get::<1>(id).expect("tracked")));
+                assert_eq!(got, right, "bias");
+            }
+        }
     }
 }

@@ -1,0 +1,130 @@
+//! `train_gpt` in stages: the numbers of one rank with every schedule, and bad input in one line.
+
+use super::harness::{assert_same_numbers, report, text, train_gpt};
+
+const SCHEDULES: [&str; 4] = ["gpipe", "1f1b", "interleaved:2", "zb-h1"];
+
+#[test]
+fn fifty_steps_in_stages_are_one_rank_bit_for_bit() {
+    let job = ["--layers", "6", "--batch", "8", "--micro-batches", "4"];
+    let job = [&job[..], &["--steps", "50"]].concat();
+    let one = report(
+        &[&job[..], &["--ranks", "1", "--as-ranks", "1"]].concat(),
+        &text(),
+    );
+    assert_eq!(one["losses"].as_array().map(Vec::len), Some(50));
+    for pp in ["1", "2", "4"] {
+        for schedule in SCHEDULES {
+            for how in [&["--threads"][..], &["--recompute"]] {
+                let stages = ["--ranks", pp, "--pp", pp, "--schedule", schedule];
+                let run = [&job[..], &stages, how].concat();
+                assert_same_numbers(&one, &report(&run, &text()), &format!("{run:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_schedule_of_ones_own_comes_from_a_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("own.txt");
+    // Two micro-batches ahead, where one is enough.
+    let plan = "rank 0: 0F0 0F1 0F2 0B0 0B1 0B2\nrank 1: 1F0 1F1 1B1 1B0 1F2 1B2\n";
+    std::fs::write(&path, plan).expect("written");
+    let path = path.to_str().expect("plain letters");
+    let job = ["--micro-batches", "3", "--clip", "0.5"];
+    let one = report(
+        &[&job[..], &["--ranks", "1", "--as-ranks", "1"]].concat(),
+        &text(),
+    );
+    let run = [&job[..], &["--pp", "2", "--schedule", path]].concat();
+    assert_same_numbers(&one, &report(&run, &text()), "a plan in a file");
+}
+
+#[test]
+fn replicas_of_stages_are_one_rank_bit_for_bit() {
+    let job = ["--micro-batches", "3", "--clip", "0.5", "--layers", "2"];
+    let one = report(&[&job[..], &["--as-ranks", "2"]].concat(), &text());
+    for schedule in SCHEDULES {
+        // Rounds of interleaved schedules are of as many micro-batches as ranks.
+        if schedule.starts_with("interleaved") {
+            continue;
+        }
+        for zero in ["0", "1", "2"] {
+            let stages = ["--dp", "2", "--pp", "2", "--schedule", schedule];
+            let run = [&job[..], &stages, &["--zero", zero]].concat();
+            assert_same_numbers(&one, &report(&run, &text()), &format!("{run:?}"));
+        }
+    }
+}
+
+#[test]
+fn replicas_of_stages_of_split_layers_have_the_losses_of_one_rank() {
+    let job = ["--micro-batches", "2", "--clip", "0.5", "--layers", "2"];
+    let job = [&job[..], &["--heads", "4"]].concat();
+    let losses = |report: &serde_json::Value| -> Vec<f64> {
+        let losses = report["losses"].as_array().expect("a list").iter();
+        losses
+            .map(|loss| loss.as_f64().expect("a number"))
+            .collect()
+    };
+    let one = report(&[&job[..], &["--as-ranks", "2"]].concat(), &text());
+    for how in [
+        &["--schedule", "gpipe"][..],
+        &["--schedule", "1f1b", "--zero", "1", "--threads"],
+        &["--schedule", "zb-h1", "--sequence-parallel"],
+        &["--schedule", "interleaved:2", "--recompute"],
+        &["--sequence-parallel", "--recompute", "--zero", "1"],
+    ] {
+        let run = [&job[..], &["--dp", "2", "--tp", "2", "--pp", "2"], how].concat();
+        let many = report(&run, &text());
+        for (got, expected) in losses(&many).iter().zip(losses(&one)) {
+            assert!(
+                (got - expected).abs() <= 1e-5 * expected,
+                "{run:?}: {got} {expected}"
+            );
+        }
+        let bytes = &many["bytes_per_step"];
+        assert_eq!(bytes["measured"], bytes["formula"], "{run:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_staged_is_one_line() {
+    for (arguments, words) in [
+        (
+            &["--pp", "2", "--ranks", "3"][..],
+            "--tp 1 x --pp 2 does not divide 3 ranks",
+        ),
+        (&["--pp", "0"], "--pp is 0"),
+        (&["--pp", "5", "--layers", "2"], "5 stages for 2 layers"),
+        (&["--pp", "2", "--zero", "3"], "--zero 3 with --pp 2"),
+        (&["--pp", "2", "--dtype", "bf16"], "--dtype bf16"),
+        (&["--pp", "2", "--no-overlap"], "--no-overlap"),
+        (&["--pp", "2", "--schedule", "2f2b"], "2f2b"),
+        (&["--pp", "2", "--schedule", "interleaved:0"], "interleaved"),
+        (
+            &[
+                "--pp",
+                "2",
+                "--schedule",
+                "interleaved:2",
+                "--micro-batches",
+                "3",
+                "--batch",
+                "6",
+            ],
+            "with 3 micro-batches on 2 ranks",
+        ),
+        (
+            &["--pp", "2", "--batch", "6", "--micro-batches", "4"],
+            "1 ranks x 4 micro-batches",
+        ),
+        (&["--pp", "2", "--ranks", "1"], "does not divide 1 ranks"),
+    ] {
+        let (code, _, error) = train_gpt(arguments, &[]);
+        assert_eq!(code, Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "{error}");
+    }
+}
