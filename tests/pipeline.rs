@@ -16,7 +16,7 @@ use burn_dist::random::RandomStream;
 use burn_dist::{Result, World, WorldOptions, launch_threads};
 use burn_pipeline::{
     MicroBatches, PipelineLinks, PipelineRuntime, Recompute, Schedule, SchedulePlan, StageCosts,
-    partition, simulate,
+    measure_blocks, partition, simulate,
 };
 use tests::parameter_bits;
 use toy::{Item, Kind, Toy};
@@ -320,4 +320,17 @@ fn a_schedule_of_ones_own() {
     assert_eq!(results[1].losses, one.losses);
     let parameters = results.into_iter().flat_map(|result| result.parameters);
     assert_eq!(parameters.collect::<Vec<_>>(), one.parameters);
+}
+
+#[test]
+fn blocks_are_measured_on_one_rank_that_holds_them_all() {
+    let stream = RandomStream::new(3);
+    let whole = Toy::new(Kind::Mixed, 0..4, 4, 0.0, &stream);
+    let seconds = measure_blocks(&whole, &Item::of(0, 0..2), 3).expect("right");
+    assert_eq!(seconds.len(), 4);
+    assert!(seconds.iter().all(|&time| time > 0.0), "{seconds:?}");
+    assert_eq!(partition(&seconds, 2).expect("right").len(), 2);
+    let rest = Toy::new(Kind::Mixed, 1..4, 4, 0.0, &stream);
+    assert!(measure_blocks(&rest, &Item::of(0, 0..2), 3).is_err());
+    assert!(measure_blocks(&whole, &Item::of(0, 0..2), 0).is_err());
 }

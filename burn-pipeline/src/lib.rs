@@ -23,6 +23,7 @@
 //! | `schedules/` | GPipe, 1F1B, interleaved, ZB-H1; pure |
 //! | `validate.rs`, `lower.rs`, `simulate.rs` | whether a plan runs, what it sends, how long it takes; pure |
 //! | `partition.rs`, `micro_batches.rs` | which blocks on which stage, which items in which micro-batch; pure |
+//! | `measure_blocks.rs` | how long each block takes |
 //! | `pipeline_stage.rs`, `activation.rs` | what a model gives to be run in stages |
 //! | `pipeline_block.rs`, `block_stage.rs` | a model that is a list of blocks |
 //! | `pipeline_links.rs`, `link.rs` | how neighbours reach each other |
@@ -41,6 +42,7 @@ mod gradient_sum;
 mod kept;
 mod link;
 mod lower;
+mod measure_blocks;
 mod micro_batches;
 mod partition;
 mod pipeline_block;
@@ -62,6 +64,7 @@ pub use block_stage::BlockStage;
 pub use deferred_attention::DeferredAttention;
 pub use deferred_linear::DeferredLinear;
 pub use lower::lower;
+pub use measure_blocks::measure_blocks;
 pub use micro_batches::MicroBatches;
 pub use partition::partition;
 pub use pipeline_block::PipelineBlock;

@@ -160,6 +160,7 @@ impl PipelineRuntime {
             live: vec![0; own.len()],
             peak: vec![0; own.len()],
             spans: Vec::with_capacity(actions.len()),
+            ready: None,
         };
         for action in actions {
             guard.at = Some(action);
@@ -168,6 +169,7 @@ impl PipelineRuntime {
                 return Err(guard.fail(action, cause));
             }
             let end = SystemTime::now();
+            let start = run.ready.take().unwrap_or(start);
             run.spans.push(ActionSpan { action, start, end });
         }
         if let Some(last) = run.spans.last().map(|span| span.action)

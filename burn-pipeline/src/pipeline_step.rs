@@ -29,7 +29,7 @@ pub struct PipelineStep {
 pub struct ActionSpan {
     /// The action.
     pub action: Action,
-    /// Its start.
+    /// Its start: when what it takes from another stage was there.
     pub start: SystemTime,
     /// Its end.
     pub end: SystemTime,

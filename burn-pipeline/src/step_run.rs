@@ -1,6 +1,7 @@
 //! [`Run`]: one step under way, a match arm per action.
 
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 use burn::optim::GradientsParams;
 use burn_dist::Result;
@@ -26,6 +27,8 @@ pub(crate) struct Run<'a, S: PipelineStage> {
     pub(crate) live: Vec<usize>,
     pub(crate) peak: Vec<usize>,
     pub(crate) spans: Vec<ActionSpan>,
+    /// When the action under way had what it waits for.
+    pub(crate) ready: Option<SystemTime>,
 }
 
 impl<S: PipelineStage> Run<'_, S> {
@@ -111,6 +114,7 @@ impl<S: PipelineStage> Run<'_, S> {
             0 => Vec::new(),
             _ => self.incoming(place, true, links)?,
         };
+        self.ready = Some(SystemTime::now());
         let (output, kept) = self.passes.forward(slot, micro_batch, input)?;
         self.kept.insert(place, kept);
         match stage + 1 < self.num_stages {
@@ -134,6 +138,7 @@ impl<S: PipelineStage> Run<'_, S> {
             true => None,
             false => Some(self.incoming(place, false, links)?),
         };
+        self.ready = Some(SystemTime::now());
         let kept = self.kept.remove(&place);
         let kept = kept.expect("invariant: the forward pass has run");
         let (input_gradients, left) = self.passes.backward(slot, micro_batch, kept, gradients)?;

@@ -28,12 +28,12 @@ pub struct ParallelGpt {
 /// A [`Block`], split.
 #[derive(Module, Debug)]
 pub struct ParallelBlock {
-    norm_attention: SequenceParallel<LayerNorm>,
-    attention: ParallelAttention,
-    norm_mlp: SequenceParallel<LayerNorm>,
-    up: ColumnParallelLinear,
-    activation: Gelu,
-    down: RowParallelLinear,
+    pub(super) norm_attention: SequenceParallel<LayerNorm>,
+    pub(super) attention: ParallelAttention,
+    pub(super) norm_mlp: SequenceParallel<LayerNorm>,
+    pub(super) up: ColumnParallelLinear,
+    pub(super) activation: Gelu,
+    pub(super) down: RowParallelLinear,
 }
 
 impl GptConfig {
@@ -84,7 +84,7 @@ impl ParallelBlock {
         })
     }
 
-    pub(super) fn to_dense(&self) -> Result<Block> {
+    fn to_dense(&self) -> Result<Block> {
         Ok(Block {
             norm_attention: self.norm_attention.layer.clone(),
             attention: self.attention.to_dense()?,
@@ -100,14 +100,23 @@ impl ParallelBlock {
     /// # Errors
     /// What the group met.
     pub fn forward(&self, x_btd: Tensor<3>, seq: usize) -> Result<Tensor<3>> {
-        let [batch, _, _] = x_btd.dims();
-        let mask = generate_autoregressive_mask(batch, seq, &x_btd.device());
-        let attention = AttentionInput::self_attn(self.norm_attention.forward(x_btd.clone())?);
-        let attention = self.attention.forward(attention.mask_attn(mask))?.context;
-        let x_btd = x_btd + attention;
+        let x_btd = attend(&self.norm_attention, &self.attention, x_btd, seq)?;
         let up = self.up.forward(self.norm_mlp.forward(x_btd.clone())?)?;
         Ok(x_btd + self.down.forward(self.activation.forward(up))?)
     }
+}
+
+/// `x + attention(norm(x))`.
+pub(super) fn attend(
+    norm: &SequenceParallel<LayerNorm>,
+    attention: &ParallelAttention,
+    x_btd: Tensor<3>,
+    seq: usize,
+) -> Result<Tensor<3>> {
+    let [batch, _, _] = x_btd.dims();
+    let mask = generate_autoregressive_mask(batch, seq, &x_btd.device());
+    let input = AttentionInput::self_attn(norm.forward(x_btd.clone())?);
+    Ok(x_btd + attention.forward(input.mask_attn(mask))?.context)
 }
 
 impl ParallelGpt {

@@ -1,25 +1,28 @@
-//! [`ParallelGptPart`]: a [`ParallelGpt`] as the list of blocks that a pipeline deals out.
+//! [`ParallelGptPart`]: a [`ParallelGpt`](super::ParallelGpt) as the list of blocks that a pipeline deals out.
 
 use burn::module::Module;
-use burn::nn::{Embedding, LayerNorm};
-use burn::tensor::Device;
+use burn::nn::{Embedding, Gelu, LayerNorm};
+use burn::tensor::{Device, Tensor};
 use burn_dist::Result;
 use burn_dist::tensor_parallel::{
-    ColumnParallelLinear, SequenceParallel, TensorParallel, VocabParallelEmbedding,
+    ColumnParallelLinear, ParallelAttention, RowParallelLinear, SequenceParallel, TensorParallel,
+    VocabParallelEmbedding,
 };
 use burn_pipeline::{Activation, PipelineBlock};
 
-use super::parallel_gpt::{embed, mean_loss};
-use super::{Gpt, GptConfig, ParallelBlock, TokenBatch};
+use super::parallel_gpt::{attend, embed, mean_loss};
+use super::{Gpt, GptConfig, TokenBatch};
 
-/// A part of a [`ParallelGpt`](super::ParallelGpt).
+/// A rank's share of a [`GptPart`](super::GptPart).
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a model has few parts")]
 pub enum ParallelGptPart {
     /// The first one.
     Embedding(ParallelEmbedding),
-    /// In the middle.
-    Block(ParallelBlock),
+    /// The first half of a block.
+    Attention(ParallelGptAttention),
+    /// The second half.
+    FeedForward(ParallelGptFeedForward),
     /// The last one.
     Head(ParallelHead),
 }
@@ -31,6 +34,22 @@ pub struct ParallelEmbedding {
     positions: Embedding,
     #[module(skip)]
     parallel: TensorParallel,
+}
+
+/// `x + attention(norm(x))`.
+#[derive(Module, Debug)]
+pub struct ParallelGptAttention {
+    norm: SequenceParallel<LayerNorm>,
+    attention: ParallelAttention,
+}
+
+/// `x + down(gelu(up(norm(x))))`.
+#[derive(Module, Debug)]
+pub struct ParallelGptFeedForward {
+    norm: SequenceParallel<LayerNorm>,
+    up: ColumnParallelLinear,
+    activation: Gelu,
+    down: RowParallelLinear,
 }
 
 /// What makes a loss of activations.
@@ -62,8 +81,23 @@ impl GptConfig {
             head: gpt.head,
             vocabulary: self.vocabulary,
         });
-        let blocks = gpt.blocks.into_iter().map(ParallelGptPart::Block);
-        let parts = std::iter::once(embedding).chain(blocks).chain([head]);
+        let halves = gpt.blocks.into_iter().flat_map(|block| {
+            let attention = ParallelGptAttention {
+                norm: block.norm_attention,
+                attention: block.attention,
+            };
+            let feed_forward = ParallelGptFeedForward {
+                norm: block.norm_mlp,
+                up: block.up,
+                activation: block.activation,
+                down: block.down,
+            };
+            [
+                ParallelGptPart::Attention(attention),
+                ParallelGptPart::FeedForward(feed_forward),
+            ]
+        });
+        let parts = std::iter::once(embedding).chain(halves).chain([head]);
         Ok(parts.map(Ok))
     }
 }
@@ -80,7 +114,17 @@ impl ParallelGptPart {
                 gpt.tokens = part.tokens.to_dense()?;
                 gpt.positions = part.positions.clone();
             }
-            Self::Block(block) => gpt.blocks[number - 1] = block.to_dense()?,
+            Self::Attention(part) => {
+                let block = &mut gpt.blocks[(number - 1) / 2];
+                block.norm_attention = part.norm.layer.clone();
+                block.attention = part.attention.to_dense()?;
+            }
+            Self::FeedForward(part) => {
+                let block = &mut gpt.blocks[(number - 1) / 2];
+                block.norm_mlp = part.norm.layer.clone();
+                block.up = part.up.to_dense()?;
+                block.down = part.down.to_dense()?;
+            }
             Self::Head(part) => {
                 gpt.norm = part.norm.layer.clone();
                 gpt.head = part.head.to_dense()?;
@@ -90,14 +134,20 @@ impl ParallelGptPart {
     }
 }
 
+impl ParallelGptFeedForward {
+    fn forward(&self, x_btd: Tensor<3>) -> Result<Tensor<3>> {
+        let up = self.up.forward(self.norm.forward(x_btd.clone())?)?;
+        Ok(x_btd + self.down.forward(self.activation.forward(up))?)
+    }
+}
+
 impl PipelineBlock for ParallelGptPart {
     type Batch = TokenBatch;
 
     fn forward(&self, mut input: Vec<Activation>, batch: &TokenBatch) -> Result<Vec<Activation>> {
         let mut x_btd = || {
             let one = input.pop();
-            one.expect("invariant: a block before this one")
-                .float::<3>()
+            one.expect("invariant: a part before this one").float::<3>()
         };
         let [_, seq] = batch.tokens.dims();
         Ok(vec![match self {
@@ -105,7 +155,8 @@ impl PipelineBlock for ParallelGptPart {
                 let (positions, parallel) = (&part.positions, &part.parallel);
                 embed(&part.tokens, positions, parallel, batch.tokens.clone())?.into()
             }
-            Self::Block(block) => block.forward(x_btd()?, seq)?.into(),
+            Self::Attention(part) => attend(&part.norm, &part.attention, x_btd()?, seq)?.into(),
+            Self::FeedForward(part) => part.forward(x_btd()?)?.into(),
             Self::Head(part) => {
                 let logits_btv = part.head.forward(part.norm.forward(x_btd()?)?)?;
                 let targets = batch.targets.clone();

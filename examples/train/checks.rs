@@ -125,11 +125,12 @@ impl Arguments {
         let Some(plan) = self.plan()? else {
             return Ok(());
         };
-        let (stages, blocks) = (plan.num_stages(), self.layers + 2);
-        if stages > blocks {
+        // Blocks are dealt in halves, and the ends of the model on their own.
+        let (stages, parts) = (plan.num_stages(), 2 * self.layers + 2);
+        if stages > parts {
             return refuse(
                 format!(
-                    "{stages} stages for {} layers, an embedding and a head",
+                    "{stages} stages for {} layers of two parts, an embedding and a head",
                     self.layers
                 ),
                 "take fewer stages, or more layers",

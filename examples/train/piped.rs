@@ -6,6 +6,7 @@ use std::ops::Range;
 use burn::module::Module;
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
+use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data_parallel::{DataParallel, DataParallelConfig};
 use burn_dist::{ProcessGroup, Result};
@@ -185,7 +186,7 @@ impl<P: DealtPart> Training for Piped<'_, P> {
                 if let Some(held) = held {
                     model[held].blocks[place].put_into(&mut gpt, number)?;
                 }
-                let part = GptPart::of(&gpt, number);
+                let part = GptPart::of(&gpt, number, &DeferredProducts::default());
                 from_root(part, owner, &pipeline.losses)?.put_into(&mut gpt, number);
             }
         }

@@ -90,7 +90,7 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
         (None, Some(parallel)) => job.unpiped(|| config.init_parallel(&parallel, &device)),
         (Some(links), None) => {
             let products = DeferredProducts::default();
-            let parts = || Ok(config.init_parts(Some(&products), &device));
+            let parts = || Ok(config.init_parts(&products, &device));
             job.piped(links, &products, parts)
         }
         (Some(links), Some(parallel)) => {

@@ -97,7 +97,7 @@ fn what_cannot_be_staged_is_one_line() {
             "--tp 1 x --pp 2 does not divide 3 ranks",
         ),
         (&["--pp", "0"], "--pp is 0"),
-        (&["--pp", "5", "--layers", "2"], "5 stages for 2 layers"),
+        (&["--pp", "7", "--layers", "2"], "7 stages for 2 layers"),
         (&["--pp", "2", "--zero", "3"], "--zero 3 with --pp 2"),
         (&["--pp", "2", "--dtype", "bf16"], "--dtype bf16"),
         (&["--pp", "2", "--no-overlap"], "--no-overlap"),

@@ -9,31 +9,40 @@ const SEQ: usize = 128;
 /// Sequences per rank and step.
 const BATCH: usize = 8;
 
-/// The model; its parameters are drawn when they are first read.
-pub fn model(device: &Device) -> Gpt {
+/// Its sizes.
+pub fn config() -> GptConfig {
     GptConfig::new()
         .with_vocabulary(VOCABULARY)
         .with_seq(SEQ)
         .with_layers(6)
         .with_hidden(256)
         .with_heads(8)
-        .init(device)
+}
+
+/// The model; its parameters are drawn when they are first read.
+pub fn model(device: &Device) -> Gpt {
+    config().init(device)
 }
 
 /// `[8, 128]` tokens and as many targets, the same for a round and rank whatever is measured.
 pub fn batch(round: usize, rank: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
-    let mut state = (round * 1009 + rank * 7919 + 1) as u64;
+    let seed = (round * 1009 + rank * 7919 + 1) as u64;
+    let both = tokens([2 * BATCH, SEQ], VOCABULARY, seed, device);
+    let targets = both.clone().slice_dim(0, BATCH..2 * BATCH);
+    (both.slice_dim(0, 0..BATCH), targets)
+}
+
+/// Random tokens, the same for the same seed.
+pub fn tokens(shape: [usize; 2], vocabulary: usize, seed: u64, device: &Device) -> Tensor<2, Int> {
+    let mut state = seed;
     let mut next = || {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        ((state >> 33) % VOCABULARY as u64) as i64
+        ((state >> 33) % vocabulary as u64) as i64
     };
-    let mut tensor = || {
-        let values: Vec<i64> = (0..BATCH * SEQ).map(|_| next()).collect();
-        Tensor::from_data(TensorData::new(values, [BATCH, SEQ]), device)
-    };
-    (tensor(), tensor())
+    let values: Vec<i64> = (0..shape[0] * shape[1]).map(|_| next()).collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
 }
 
 /// The value in the middle.
