@@ -6,6 +6,8 @@ mod deferred;
 mod faults;
 #[path = "pipeline/replicas.rs"]
 mod replicas;
+#[path = "pipeline/tied.rs"]
+mod tied;
 #[path = "pipeline/toy.rs"]
 mod toy;
 

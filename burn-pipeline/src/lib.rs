@@ -29,6 +29,7 @@
 //! | `pipeline_links.rs`, `link.rs` | how neighbours reach each other |
 //! | `pipeline_runtime.rs`, `step_run.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
 //! | `pipeline_step.rs` | what a step gives |
+//! | `tied_parameter.rs` | one parameter that two stages use |
 //! | `gradient_sum.rs` | gradients in the order of micro-batches |
 //! | `deferred_linear.rs`, `deferred_attention.rs` | layers whose backward pass can be split |
 #![warn(missing_docs)]
@@ -56,6 +57,7 @@ mod schedules;
 mod simulate;
 mod stage_passes;
 mod step_run;
+mod tied_parameter;
 mod validate;
 
 pub use action::{Action, ActionKind};
@@ -76,4 +78,5 @@ pub use recompute::Recompute;
 pub use schedule_plan::SchedulePlan;
 pub use schedules::{PipelineShape, Schedule};
 pub use simulate::{SimulatedStep, StageCosts, TimeSpan, simulate};
+pub use tied_parameter::TiedParameter;
 pub use validate::validate;

@@ -70,7 +70,7 @@ pub(crate) fn total<M: Module>(
             let path = self.path.join(".");
             let placements = self.declarations.of(&path)?;
             self.model_parallel.check(&path, &placements)?;
-            if self.model_parallel.counts(&placements) {
+            if self.model_parallel.counts(id, &placements) {
                 self.counted.insert(id);
             }
             Ok(())

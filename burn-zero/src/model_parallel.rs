@@ -1,5 +1,6 @@
 //! [`ModelParallel`]: the ranks that hold other parts of the model.
 
+use burn::module::ParamId;
 use burn_dist::mesh::MeshAxis;
 use burn_dist::placement::AxisPlacement;
 use burn_dist::{DistError, ProcessGroup, Result};
@@ -12,6 +13,7 @@ use crate::NormSum;
 #[derive(Debug, Clone, Default)]
 pub struct ModelParallel {
     groups: Vec<(MeshAxis, ProcessGroup)>,
+    elsewhere: Vec<ParamId>,
 }
 
 impl ModelParallel {
@@ -23,6 +25,13 @@ impl ModelParallel {
     /// And split over the ranks of `group`, which lie on `axis`.
     pub fn over(mut self, axis: MeshAxis, group: &ProcessGroup) -> Self {
         self.groups.push((axis, group.clone()));
+        self
+    }
+
+    /// And with a parameter of this rank that is a copy of one that another rank counts, as that of a tied
+    /// embedding in the last stage of a pipeline.
+    pub fn counted_elsewhere(mut self, copy: ParamId) -> Self {
+        self.elsewhere.push(copy);
         self
     }
 
@@ -71,14 +80,16 @@ impl ModelParallel {
     }
 
     /// Whether this rank counts a parameter's elements.
-    pub(crate) fn counts(&self, placements: &[AxisPlacement]) -> bool {
-        self.groups.iter().all(|(axis, group)| {
-            let is_part = placements
-                .iter()
-                .any(|placement| placement.axis == *axis && placement.is_shard());
-            // Stages hold other parameters.
-            *axis == MeshAxis::Pp || is_part || group.index() == 0
-        })
+    pub(crate) fn counts(&self, id: ParamId, placements: &[AxisPlacement]) -> bool {
+        let is_first = !self.elsewhere.contains(&id);
+        is_first
+            && self.groups.iter().all(|(axis, group)| {
+                let is_part = placements
+                    .iter()
+                    .any(|placement| placement.axis == *axis && placement.is_shard());
+                // Stages hold other parameters.
+                *axis == MeshAxis::Pp || is_part || group.index() == 0
+            })
     }
 
     /// Over all groups. Collective.

@@ -94,7 +94,7 @@ impl Item {
 }
 
 /// Values that depend on the number only.
-fn fill<const D: usize>(shape: [usize; D], number: usize) -> Param<Tensor<D>> {
+pub(crate) fn fill<const D: usize>(shape: [usize; D], number: usize) -> Param<Tensor<D>> {
     let len = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..len)
         .map(|i| (((i + 3) * (number + 5) * 2_654_435_761) % 1000) as f32 / 1000.0 - 0.5)

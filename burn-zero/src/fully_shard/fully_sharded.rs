@@ -198,7 +198,10 @@ impl FullySharded {
         let managed = context.plan.parameters.iter();
         let counted: HashSet<ParamId> = managed
             .filter(|managed| !context.plan.is_whole(managed.unit) || self.group().index() == 0)
-            .filter(|managed| context.model_parallel.counts(&managed.placements))
+            .filter(|managed| {
+                let placements = &managed.placements;
+                context.model_parallel.counts(managed.id, placements)
+            })
             .map(|managed| managed.id)
             .collect();
         let sum = sum_of_squares(gradients, model, |id| counted.contains(&id));

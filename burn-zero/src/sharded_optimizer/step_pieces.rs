@@ -151,7 +151,7 @@ impl Pieces {
         let specs = parallel.parameters().specs();
         for (number, gradient) in gradients {
             let spec = &specs[self.pieces[*number].parameter];
-            if !model_parallel.counts(&spec.placements) {
+            if !model_parallel.counts(spec.id, &spec.placements) {
                 continue;
             }
             sum.add(&HostBuffer::from(gradient.clone().into_data()));
