@@ -4,6 +4,8 @@
 mod deferred;
 #[path = "pipeline/faults.rs"]
 mod faults;
+#[path = "pipeline/pictures.rs"]
+mod pictures;
 #[path = "pipeline/replicas.rs"]
 mod replicas;
 #[path = "pipeline/tied.rs"]

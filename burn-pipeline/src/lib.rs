@@ -30,6 +30,7 @@
 //! | `pipeline_runtime.rs`, `step_run.rs`, `stage_passes.rs`, `kept.rs` | one loop over the actions |
 //! | `pipeline_step.rs` | what a step gives |
 //! | `tied_parameter.rs` | one parameter that two stages use |
+//! | `pictures/` | charts and traces of a step |
 //! | `gradient_sum.rs` | gradients in the order of micro-batches |
 //! | `deferred_linear.rs`, `deferred_attention.rs` | layers whose backward pass can be split |
 #![warn(missing_docs)]
@@ -46,6 +47,7 @@ mod lower;
 mod measure_blocks;
 mod micro_batches;
 mod partition;
+pub mod pictures;
 mod pipeline_block;
 mod pipeline_links;
 mod pipeline_runtime;

@@ -56,6 +56,10 @@ pub struct Arguments {
     /// Write the result as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write into this folder what every rank did in the last steps: trace.json for Perfetto, and of a pipeline
+    /// step.svg
+    #[arg(long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
     /// Target size of gradient buckets, in bytes (the first one: at most 1 MB)
     #[arg(long, default_value_t = 25_000_000, value_name = "BYTES")]
     pub bucket_bytes: usize,

@@ -10,6 +10,7 @@ mod progress;
 mod rank_groups;
 mod report;
 mod strategy;
+mod tracing;
 mod traffic_formula;
 mod trainer;
 mod training;

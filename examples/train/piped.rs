@@ -10,7 +10,7 @@ use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data_parallel::{DataParallel, DataParallelConfig};
 use burn_dist::{ProcessGroup, Result};
-use burn_pipeline::{BlockStage, PipelineRuntime, PipelineStep};
+use burn_pipeline::{ActionSpan, BlockStage, PipelineRuntime, PipelineStep};
 use burn_zero::{ShardedOptimizer, ShardedOptimizerConfig};
 
 use super::Arguments;
@@ -34,6 +34,8 @@ pub(super) struct Piped<'a, P> {
     runtime: PipelineRuntime,
     delivery: Delivery,
     context: PipedContext<'a>,
+    /// Of the last step.
+    actions: Vec<ActionSpan>,
     part: PhantomData<P>,
 }
 
@@ -86,6 +88,7 @@ impl<'a, P: DealtPart> Piped<'a, P> {
             runtime,
             delivery,
             context,
+            actions: Vec::new(),
             part: PhantomData,
         };
         Ok((piped, stages))
@@ -129,9 +132,10 @@ impl<P: DealtPart> Training for Piped<'_, P> {
             .collect();
         // The pipeline sees the parameters as they are, without hooks.
         let stages = model.clone().materialize();
-        let step = self
+        let mut step = self
             .runtime
             .step(&stages, &batches, &vec![1.0; batches.len()])?;
+        self.actions = std::mem::take(&mut step.spans);
         let losses = self.losses(&step)?;
         let gradients = step.all_gradients(&stages);
         drop(stages);
@@ -146,6 +150,10 @@ impl<P: DealtPart> Training for Piped<'_, P> {
             Delivery::Sharded(sharded) => sharded.step_given(lr, model, gradients, count)?,
         };
         Ok((vec![losses], model))
+    }
+
+    fn actions(&self) -> &[ActionSpan] {
+        &self.actions
     }
 
     fn formula(&self, model: &Self::Model) -> Result<u64> {

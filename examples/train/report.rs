@@ -1,7 +1,9 @@
 //! [`Report`]: what a run found, as JSON and as a table.
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use burn_dist::{DistError, Result};
@@ -81,7 +83,10 @@ fn beside(path: &Path) -> Result<tempfile::NamedTempFile> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+    // As readable as any other file that the user makes.
+    tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
         .map_err(|error| failure(path, format!("cannot be written: {error}")))
 }
 

@@ -18,6 +18,7 @@ use super::language_model::LanguageModel;
 use super::piped::{Piped, PipedContext};
 use super::progress::Progress;
 use super::rank_groups::RankGroups;
+use super::tracing::{Traced, check_folder};
 use super::traffic_formula::num_parameters;
 use super::training::Training;
 use super::unpiped::Unpiped;
@@ -34,6 +35,9 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
     arguments.check(ranks)?;
     if let Some(path) = &arguments.json {
         Report::check_json(path)?;
+    }
+    if let Some(folder) = &arguments.trace {
+        check_folder(folder)?;
     }
     let corpus = match &arguments.data {
         Some(path) => Corpus::read(path)?,
@@ -246,6 +250,9 @@ impl Job<'_> {
         let run = trainer.run(model, &progress, || groups.sent() - before)?;
         progress.end();
         let sent = groups.sent() - before;
+        if let Some(folder) = &arguments.trace {
+            run.traced.write(folder, arguments, (*world, everyone))?;
+        }
         let peak_rss = peak_rss_bytes();
         // From here on parameters are not sharded any more.
         let unsharded = run.model.materialize();
@@ -254,6 +261,7 @@ impl Job<'_> {
             model: trainer.training.whole(&unsharded)?,
             losses: run.losses,
             step_seconds: run.step_seconds,
+            traced: run.traced,
         };
         let report = report(&run, arguments, everyone, (sent, formula), peak_rss)?;
         if world.rank() == 0 {
@@ -307,6 +315,7 @@ struct Run<M> {
     model: M,
     losses: Vec<f32>,
     step_seconds: Vec<f64>,
+    traced: Traced,
 }
 
 impl<T: Training> Trainer<'_, T> {
@@ -318,13 +327,16 @@ impl<T: Training> Trainer<'_, T> {
     ) -> Result<Run<T::Model>> {
         let mut losses = Vec::with_capacity(self.arguments.steps);
         let mut step_seconds = Vec::with_capacity(self.arguments.steps);
+        let mut traced = Traced::default();
         let tokens = (self.arguments.batch * self.arguments.seq) as f64;
         for step in 0..self.arguments.steps {
             let start = Instant::now();
+            traced.begin();
             let micro_batches = self.data.micro_batches(step)?;
             let (loss, stepped) = self.training.step(model, &micro_batches)?;
             model = stepped;
             let loss = self.mean_loss(&loss)?;
+            traced.end(self.training.actions());
             losses.push(loss);
             let seconds = start.elapsed().as_secs_f64();
             step_seconds.push(seconds);
@@ -334,6 +346,7 @@ impl<T: Training> Trainer<'_, T> {
             model,
             losses,
             step_seconds,
+            traced,
         })
     }
 

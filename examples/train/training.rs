@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn_dist::Result;
+use burn_pipeline::ActionSpan;
 
 use crate::gpt::Gpt;
 
@@ -17,6 +18,11 @@ pub(super) trait Training {
         model: Self::Model,
         micro_batches: &[Vec<Vec<u8>>],
     ) -> Result<(Vec<Vec<f32>>, Self::Model)>;
+
+    /// When the actions of the last step ran, if a pipeline ran it.
+    fn actions(&self) -> &[ActionSpan] {
+        &[]
+    }
 
     /// Bytes that all ranks together send in the whole run, by formula. Collective.
     fn formula(&self, model: &Self::Model) -> Result<u64>;

@@ -90,6 +90,45 @@ fn replicas_of_stages_of_split_layers_have_the_losses_of_one_rank() {
 }
 
 #[test]
+fn the_last_steps_are_traced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path().join("new").join("trace");
+    let path = folder.to_str().expect("plain letters");
+    let run = ["--dp", "2", "--pp", "2", "--micro-batches", "3"];
+    report(
+        &[&run[..], &["--layers", "2", "--trace", path]].concat(),
+        &text(),
+    );
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("written");
+    let trace: serde_json::Value = serde_json::from_str(&read("trace.json")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    for rank in 0..4 {
+        let of_kind = |kind: &str| {
+            let events = events.iter();
+            let events = events.filter(|event| event["pid"] == rank && event["cat"] == kind);
+            events.count()
+        };
+        let passes = |name: &str| {
+            let own = events.iter().filter(|event| event["pid"] == rank);
+            let names = own.filter_map(|event| event["name"].as_str());
+            names.filter(|other| *other == name).count()
+        };
+        let stage = rank / 2;
+        for micro_batch in 0..3 {
+            for kind in ["F", "B"] {
+                assert_eq!(passes(&format!("{stage}{kind}{micro_batch}")), 3, "3 steps");
+            }
+        }
+        assert!(of_kind("call") > 0 && of_kind("idle") > 0);
+    }
+    // A box and its edge for each pass of the last step.
+    assert!(read("step.svg").matches("<rect").count() > 2 * 4 * 6);
+    let (code, _, error) = train_gpt(&["--trace", "/dev/null/trace"], &[]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("cannot hold a trace"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_staged_is_one_line() {
     for (arguments, words) in [
         (
