@@ -9,12 +9,14 @@ pub mod data_parallel;
 mod deadline;
 mod error;
 pub mod flight;
+pub mod fused;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]
 mod fuzzing;
 mod group;
+pub mod kernels;
 pub mod mesh;
 pub mod placement;
 pub mod random;

@@ -14,6 +14,8 @@
 //! | `known_gradient.rs` | a function whose derivative was computed with it |
 //! | `seed.rs` | a backward pass that starts with a given gradient |
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
+//! | `kernel_backend.rs` | single passes over tensors, for every backend |
+//! | `kernel_twins.rs`, `kernel_flex.rs` | as chains of tensor operations, and on Flex |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
@@ -23,6 +25,10 @@ mod conjugate;
 mod deferred_product;
 mod extension;
 mod gradient_hook;
+mod kernel_backend;
+#[cfg(feature = "flex")]
+mod kernel_flex;
+mod kernel_twins;
 mod known_gradient;
 mod ladder;
 mod parameter_source;
@@ -42,12 +48,14 @@ pub use conjugate::Conjugate;
 pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
+pub use kernel_backend::KernelBackend;
 pub use ladder::{Ladder, RungTensor};
 pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
 pub use step::Step;
 pub use unit_memory::UnitMemory;
 
 use crate::error::Result;
+use crate::kernels::AdamWStep;
 
 /// Applies a conjugate pair to a tensor; with a rung, the backward step runs beside its layer.
 ///
@@ -160,6 +168,28 @@ pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1>
         output.into_dispatch(),
         gradient.into_dispatch(),
     ))
+}
+
+/// One step of AdamW on tensors without autodiff: `[..]` each, to parameter and moments.
+pub fn adamw<const D: usize>(
+    parameter: Tensor<D>,
+    gradient: Tensor<D>,
+    moment_1: Tensor<D>,
+    moment_2: Tensor<D>,
+    step: AdamWStep,
+) -> (Tensor<D>, Tensor<D>, Tensor<D>) {
+    let (parameter, moment_1, moment_2) = Dispatch::kernel_adamw(
+        parameter.into_dispatch(),
+        gradient.into_dispatch(),
+        moment_1.into_dispatch(),
+        moment_2.into_dispatch(),
+        step,
+    );
+    (
+        Tensor::from_dispatch(parameter),
+        Tensor::from_dispatch(moment_1),
+        Tensor::from_dispatch(moment_2),
+    )
 }
 
 /// Which leaf of the autodiff graph a tensor is; `None` without autodiff.

@@ -1,0 +1,15 @@
+//! Single passes over arrays, in plain Rust that the compiler makes vector instructions of; no tensors.
+//!
+//! Each has a twin of tensor operations and, for CubeCL's runtimes, one as a CubeCL kernel, in
+//! [`backend`](crate::backend).
+//!
+//! | file | what |
+//! |---|---|
+//! | `kernel_float.rs` | what is stored, and what it is computed in |
+//! | `adamw_step.rs` | a step of AdamW |
+
+mod adamw_step;
+mod kernel_float;
+
+pub use adamw_step::{AdamWScalars, AdamWStep};
+pub use kernel_float::{KernelFloat, WideFloat};

@@ -1,0 +1,4 @@
+//! Kernels beside their twins.
+
+#[path = "kernels/adamw.rs"]
+mod adamw;
