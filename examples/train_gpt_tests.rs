@@ -55,6 +55,16 @@ fn every_stage_is_one_rank_bit_for_bit() {
     }
 }
 
+#[test]
+fn kernels_have_the_bits_of_their_twins() {
+    let steps = ["--ranks", "2", "--threads", "--clip", "0.5"];
+    let twins = report(&[&steps[..], &["--twins"]].concat(), &text());
+    for zero in ["0", "1", "2", "3"] {
+        let run = [&steps[..], &["--zero", zero]].concat();
+        assert_same_numbers(&twins, &report(&run, &text()), zero);
+    }
+}
+
 /// What each of `ranks` ranks sends in a step of stage 3 with a unit per layer of three, counted by hand;
 /// layers are gathered `times` times per micro-batch.
 fn bytes_by_hand(ranks: u64, micro_batches: u64, seq: u64, times: u64) -> f64 {

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use burn::module::Module;
-use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::ReduceOp;
@@ -16,7 +16,7 @@ use burn_zero::{ShardedOptimizer, ShardedOptimizerConfig};
 use super::Arguments;
 use super::dealt_part::{DealtPart, from_root};
 use super::rank_groups::{PipelineGroups, RankGroups};
-use super::strategy::{bucket_sizes, clipped};
+use super::strategy::{adamw, bucket_sizes, clipped};
 use super::traffic_formula::{
     bytes_between_stages, bytes_of_replicas, bytes_of_sharded, bytes_of_split_layers,
 };
@@ -61,7 +61,7 @@ impl<'a, P: DealtPart> Piped<'a, P> {
         let PipedContext {
             arguments, groups, ..
         } = context;
-        let optimizer = AdamWConfig::new();
+        let optimizer = adamw(arguments);
         let bucket_sizes = bucket_sizes(arguments);
         let (delivery, stages) = if arguments.zero > 0 {
             let config = ShardedOptimizerConfig {
@@ -72,7 +72,7 @@ impl<'a, P: DealtPart> Piped<'a, P> {
                 ..ShardedOptimizerConfig::default()
             };
             let (sharded, stages) =
-                ShardedOptimizer::wrap_with(stages, optimizer.build(), &groups.shard, config)?;
+                ShardedOptimizer::wrap_with(stages, optimizer, &groups.shard, config)?;
             (Delivery::Sharded(Box::new(sharded)), stages)
         } else {
             let config = DataParallelConfig {
@@ -81,7 +81,7 @@ impl<'a, P: DealtPart> Piped<'a, P> {
                 ..DataParallelConfig::default()
             };
             let (parallel, stages) = DataParallel::wrap_with(stages, &groups.shard, config)?;
-            let delivery = Delivery::Replicas(Box::new(parallel), optimizer.init());
+            let delivery = Delivery::Replicas(Box::new(parallel), optimizer.into());
             (delivery, stages)
         };
         let piped = Self {

@@ -7,6 +7,7 @@ use burn_dist::Result;
 use burn_dist::data_parallel::{
     BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel, RankOrderAccumulator,
 };
+use burn_dist::fused::FusedAdamW;
 use burn_zero::{
     FullyShard, FullySharded, MixedPrecisionPolicy, ModelParallel, ShardedOptimizer,
     ShardedOptimizerConfig, clip_grad_norm_over,
@@ -35,7 +36,7 @@ impl Strategy {
         arguments: &Arguments,
         groups: &RankGroups,
     ) -> Result<(Self, M)> {
-        let optimizer = AdamWConfig::new();
+        let optimizer = adamw(arguments);
         let is_bf16 = arguments.dtype == DTypeName::Bf16;
         let mixed_precision = match is_bf16 {
             true => MixedPrecisionPolicy::bf16(),
@@ -52,12 +53,12 @@ impl Strategy {
                 settings = settings.replicate(replicate);
             }
             let (sharded, model) = settings.wrap(model)?;
-            let optimizer = optimizer.init();
+            let optimizer = ModuleOptimizer::from(optimizer);
             sharded.check_optimizer(&optimizer)?;
             return Ok((Self::Fully(sharded, optimizer), model));
         }
         if let Some(grouping) = arguments.as_ranks {
-            return Ok((Self::AsRanks(grouping, optimizer.init()), model));
+            return Ok((Self::AsRanks(grouping, optimizer.into()), model));
         }
         let bucket_sizes = bucket_sizes(arguments);
         let group = &groups.shard;
@@ -70,8 +71,7 @@ impl Strategy {
                 model_parallel: groups.model_parallel(),
                 ..ShardedOptimizerConfig::default()
             };
-            let (sharded, model) =
-                ShardedOptimizer::wrap_with(model, optimizer.build(), group, config)?;
+            let (sharded, model) = ShardedOptimizer::wrap_with(model, optimizer, group, config)?;
             return Ok((Self::Sharded(Box::new(sharded)), model));
         }
         let config = DataParallelConfig {
@@ -80,7 +80,7 @@ impl Strategy {
             ..DataParallelConfig::default()
         };
         let (parallel, wrapped) = DataParallel::wrap_with(model, group, config)?;
-        let optimizer = optimizer.init();
+        let optimizer = ModuleOptimizer::from(optimizer);
         if arguments.no_overlap {
             let naive = NaiveDataParallel::new(group).with_micro_steps(arguments.micro_batches);
             return Ok((Self::Plain(naive, optimizer), wrapped.materialize()));
@@ -187,6 +187,11 @@ impl Strategy {
 /// A loss as f32, whatever the model computes in.
 fn value(loss: &Tensor<1>) -> f32 {
     loss.clone().inner().cast(DType::F32).into_scalar::<f32>()
+}
+
+/// AdamW in one pass, or Burn's chain of operations.
+pub(super) fn adamw(arguments: &Arguments) -> FusedAdamW {
+    FusedAdamW::new(&AdamWConfig::new()).use_twin(arguments.twins)
 }
 
 pub(super) fn bucket_sizes(arguments: &Arguments) -> BucketSizes {

@@ -20,7 +20,6 @@ use crate::kernels::AdamWStep;
 /// # use burn_dist::fused::FusedAdamW;
 /// let optimizer = ModuleOptimizer::from(FusedAdamW::new(&AdamWConfig::new()));
 /// ```
-#[derive(Clone)]
 pub struct FusedAdamW {
     stock: AdamW,
     numbers: Numbers,
@@ -58,9 +57,23 @@ impl FusedAdamW {
         self
     }
 
-    /// What the gradients of each step are multiplied by first.
+    /// What the gradients of each step are multiplied by first; a clone has one of its own. `ShardedOptimizer`
+    /// of `burn-zero` sets it to the coefficient that it clips by.
     pub fn gradient_scale(&self) -> &GradientScale {
         &self.scale
+    }
+}
+
+impl Clone for FusedAdamW {
+    fn clone(&self) -> Self {
+        let scale = GradientScale::default();
+        scale.set(self.scale.get());
+        Self {
+            stock: self.stock.clone(),
+            numbers: self.numbers.clone(),
+            scale,
+            use_twin: self.use_twin,
+        }
     }
 }
 

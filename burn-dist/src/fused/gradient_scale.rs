@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a fused optimizer multiplies gradients by in its own pass, 1 at first: a clip coefficient, or the
-/// inverse of a loss scale, without a pass of their own. Clones share the number.
+/// inverse of a loss scale, without a pass of their own. Clones of a scale share the number.
 #[derive(Debug, Clone)]
 pub struct GradientScale(Arc<AtomicU64>);
 

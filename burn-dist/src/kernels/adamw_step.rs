@@ -1,5 +1,6 @@
 //! [`AdamWStep`]: one step of AdamW on one element after the other.
 
+use super::vectors::vectorised;
 use super::{KernelFloat, WideFloat};
 
 /// One step of AdamW over flat arrays: parameter, gradient and two moments are read once and written once.
@@ -90,10 +91,12 @@ impl AdamWStep {
             "arrays of one length"
         );
         let scalars = self.scalars::<E::Wide>();
-        let arrays = parameters.iter_mut().zip(gradients);
-        for ((p, g), (m, v)) in arrays.zip(moments_1.iter_mut().zip(moments_2)) {
-            *p = element(&scalars, *p, *g, m, v);
-        }
+        vectorised(|| {
+            let arrays = parameters.iter_mut().zip(gradients);
+            for ((p, g), (m, v)) in arrays.zip(moments_1.iter_mut().zip(moments_2)) {
+                *p = element(&scalars, *p, *g, m, v);
+            }
+        });
     }
 
     /// As [`run`](Self::run); the stepped parameters go to `stepped`, which is empty and has room.
@@ -115,9 +118,11 @@ impl AdamWStep {
             "arrays of one length"
         );
         let scalars = self.scalars::<E::Wide>();
-        let arrays = parameters.iter().zip(gradients);
-        let arrays = arrays.zip(moments_1.iter_mut().zip(moments_2));
-        stepped.extend(arrays.map(|((p, g), (m, v))| element(&scalars, *p, *g, m, v)));
+        vectorised(|| {
+            let arrays = parameters.iter().zip(gradients);
+            let arrays = arrays.zip(moments_1.iter_mut().zip(moments_2));
+            stepped.extend(arrays.map(|((p, g), (m, v))| element(&scalars, *p, *g, m, v)));
+        });
     }
 }
 

@@ -6,10 +6,12 @@
 //! | file | what |
 //! |---|---|
 //! | `kernel_float.rs` | what is stored, and what it is computed in |
+//! | `vectors.rs` | loops compiled for the vectors that the processor has |
 //! | `adamw_step.rs` | a step of AdamW |
 
 mod adamw_step;
 mod kernel_float;
+mod vectors;
 
 pub use adamw_step::{AdamWScalars, AdamWStep};
 pub use kernel_float::{KernelFloat, WideFloat};

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Gradients, Tensor};
 use burn_dist::data_parallel::{BucketShard, DataParallel, DataParallelConfig};
+use burn_dist::fused::GradientScale;
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardedOptimizerConfig;
@@ -12,6 +13,7 @@ use super::model_values::CastTrained;
 use super::step_pieces::{PieceGradient, Pieces};
 use super::whole_parameters::{drop_others, owners, share};
 use crate::clip_grad_norm::{clip_factor, clip_grad_norm_over};
+use crate::shardable_optimizer::BuiltOptimizer;
 use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 
 /// An optimizer whose state is split over the ranks of a group, for any module, without touching its
@@ -40,6 +42,8 @@ use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 pub struct ShardedOptimizer {
     pub(super) parallel: DataParallel,
     optimizer: ModuleOptimizer,
+    /// Where the optimizer takes a factor for gradients into its own pass.
+    scales: Option<Vec<GradientScale>>,
     layout: ShardLayout,
     ownership: Ownership,
     settings: Settings,
@@ -100,10 +104,11 @@ impl ShardedOptimizer {
         group: &ProcessGroup,
         config: ShardedOptimizerConfig,
     ) -> Result<(Self, M)> {
-        let ShardableOptimizer {
+        let BuiltOptimizer {
             optimizer,
             element_wise,
-        } = optimizer.into();
+            scales,
+        } = optimizer.into().build();
         config.check(&optimizer, element_wise, group)?;
         let parallel = DataParallelConfig {
             bucket_sizes: config.bucket_sizes,
@@ -131,6 +136,7 @@ impl ShardedOptimizer {
         let sharded = Self {
             parallel,
             optimizer,
+            scales,
             layout,
             ownership,
             settings: Settings {
@@ -315,24 +321,34 @@ impl ShardedOptimizer {
                 .map(|(number, gradient)| (number, gradient.mul_scalar(factor)))
                 .collect()
         };
+        // What the optimizer multiplies by in its own pass: the last factor.
+        let mut last = None;
         if let Some(loss_scale) = &mut self.settings.loss_scale {
             let squares = pieces.sum_of_squares(&gradients, parallel, model_parallel)?;
             let Some(factor) = loss_scale.decide(squares.num_not_finite() > 0) else {
                 return Ok(model);
             };
-            gradients = multiply(gradients, factor);
+            match self.settings.max_grad_norm {
+                Some(_) => gradients = multiply(gradients, factor),
+                None => last = Some(factor),
+            }
         }
         if let Some(max_norm) = self.settings.max_grad_norm {
             let norm = pieces
                 .sum_of_squares(&gradients, parallel, model_parallel)?
                 .norm();
             self.last_norm = Some(norm);
-            if let Some(factor) = clip_factor(norm, max_norm)? {
-                gradients = multiply(gradients, factor);
-            }
+            last = clip_factor(norm, max_norm)?;
+        }
+        let scales = self.scales.iter().flatten();
+        match (last, &self.scales) {
+            (Some(factor), None) => gradients = multiply(gradients, factor),
+            (factor, _) => scales.clone().for_each(|s| s.set(factor.unwrap_or(1.0))),
         }
         let optimizer = &mut self.optimizer;
-        pieces.step(lr, model, gradients, optimizer, parallel, &self.layout)
+        let stepped = pieces.step(lr, model, gradients, optimizer, parallel, &self.layout);
+        scales.for_each(|scale| scale.set(1.0));
+        stepped
     }
 
     fn step_whole<M: Module>(
