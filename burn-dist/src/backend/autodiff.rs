@@ -15,19 +15,19 @@ use burn::backend::{
         grads::Gradients,
         ops::{Backward, Ops, OpsKind},
     },
-    tensor::FloatTensor,
+    tensor::{FloatTensor, IntTensor},
 };
 
 use super::column_product::{ColumnGradients, ColumnState};
 use super::deferred_product::{DeferredGradients, DeferredState};
 use super::gradient_hook::HookedUse;
-use super::known_gradient::KnownGradient;
 use super::parameter_source::{LeafId, LeafSlot, ParameterUse};
+use super::row_loss::{RowLoss, RowLossState};
 use super::seed::Seed;
 use super::unshard::{Collection, Fetch, Marking};
 use super::{
     BackwardMark, ColumnProduct, Conjugate, DeferredProduct, DistributedBackend, GradientHook,
-    staged,
+    KernelBackend, staged,
 };
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
@@ -137,7 +137,9 @@ macro_rules! apply {
     }};
 }
 
-impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodiff<B, C> {
+impl<B: DistributedBackend + KernelBackend, C: CheckpointStrategy> DistributedBackend
+    for Autodiff<B, C>
+{
     fn dist_apply(tensor: FloatTensor<Self>, conjugate: Conjugate) -> FloatTensor<Self> {
         apply!(tensor, conjugate, [tensor.node()])
     }
@@ -227,15 +229,21 @@ impl<B: DistributedBackend, C: CheckpointStrategy> DistributedBackend for Autodi
         }
     }
 
-    fn dist_known_gradient(
-        input: FloatTensor<Self>,
-        values: FloatTensor<Self>,
+    fn dist_row_loss(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        losses: FloatTensor<Self>,
         slopes: FloatTensor<Self>,
+        tokens: usize,
     ) -> FloatTensor<Self> {
-        let prepared = KnownGradient.prepare::<C>([input.node()]).compute_bound();
-        drop(input);
-        let output = values.into_primitive();
-        finish!(prepared, slopes.into_primitive(), output)
+        let prepared = RowLoss.prepare::<C>([logits.node()]).compute_bound();
+        let state = RowLossState {
+            logits: logits.into_primitive(),
+            targets,
+            slopes: slopes.into_primitive(),
+            tokens,
+        };
+        finish!(prepared, state, losses.into_primitive())
     }
 
     fn dist_deferred_product(

@@ -1,7 +1,8 @@
 //! The distributed backend decorator: operations that Burn's backends gain.
 
 use burn::backend::{
-    Backend as BurnBackend, TensorMetadata, backend_extension, tensor::FloatTensor,
+    Backend as BurnBackend, TensorMetadata, backend_extension,
+    tensor::{FloatTensor, IntTensor},
 };
 use burn::tensor::Shape;
 
@@ -79,16 +80,18 @@ pub trait DistributedBackend: BurnBackend {
         ColumnProduct::product::<Self>(whole, weight)
     }
 
-    /// `values [rows, 1]`; on `Autodiff` as a function of `input [rows, d]`, whose derivative, row by row,
-    /// is `slopes [rows, d]`.
+    /// `losses [rows, 1]`; on `Autodiff` as a function of `logits [rows, columns]`, whose gradient comes from
+    /// `slopes [rows, ROW_SLOPES]`: see [`row_slopes`](crate::kernels::row_slopes).
     #[fusion(default)]
-    fn dist_known_gradient(
-        input: FloatTensor<Self>,
-        values: FloatTensor<Self>,
+    fn dist_row_loss(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        losses: FloatTensor<Self>,
         slopes: FloatTensor<Self>,
+        tokens: usize,
     ) -> FloatTensor<Self> {
-        drop((input, slopes));
-        values
+        let _ = (logits, targets, slopes, tokens);
+        losses
     }
 
     /// The product of an input and a weight; on `Autodiff` the weight's gradient is left for later.

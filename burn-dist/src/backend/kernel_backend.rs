@@ -1,6 +1,9 @@
 //! Single passes over tensors: operations that Burn's backends gain besides collectives.
 
-use burn::backend::{Backend as BurnBackend, backend_extension, tensor::FloatTensor};
+use burn::backend::{
+    Backend as BurnBackend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
 
 use super::kernel_twins as twins;
 use crate::kernels::AdamWStep;
@@ -23,7 +26,27 @@ pub trait KernelBackend: BurnBackend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         twins::adamw::<Self>(parameter, gradient, moment_1, moment_2, &step)
     }
-}
 
-#[cfg(any(feature = "cpu", feature = "cuda"))]
-impl KernelBackend for burn::backend::Cube {}
+    /// `[rows, columns], [rows, 1] -> [rows, ROW_PARTS]` in 32 or 64 bits: see
+    /// [`row_parts`](crate::kernels::row_parts). Targets that are not here are negative.
+    #[fusion(default)]
+    fn kernel_row_parts(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        tokens: usize,
+    ) -> FloatTensor<Self> {
+        twins::row_parts::<Self>(logits, targets, tokens)
+    }
+
+    /// `[rows, columns], [rows, 1], [rows, ROW_SLOPES] -> [rows, columns]`: see
+    /// [`row_slopes`](crate::kernels::row_slopes).
+    #[fusion(default)]
+    fn kernel_row_slopes(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        slopes: FloatTensor<Self>,
+        tokens: usize,
+    ) -> FloatTensor<Self> {
+        twins::row_slopes::<Self>(logits, targets, slopes, tokens)
+    }
+}

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::KernelBackend;
 use super::kernel_twins as twins;
-use crate::kernels::{AdamWStep, KernelFloat};
+use crate::kernels::{self, AdamWStep, KernelFloat, ROW_PARTS};
 
 /// What Flex stores and kernels compute on.
 trait Stored: KernelFloat + Element + bytemuck::Pod {}
@@ -90,4 +90,82 @@ impl KernelBackend for Flex {
             }
         }
     }
+
+    fn kernel_row_parts(logits: FlexTensor, targets: FlexTensor, tokens: usize) -> FlexTensor {
+        let host = host_targets(&targets);
+        match (logits.dtype(), host) {
+            (DType::F32, Some(host)) => row_parts::<f32>(logits, &host, tokens),
+            (DType::F64, Some(host)) => row_parts::<f64>(logits, &host, tokens),
+            (DType::F16, Some(host)) => row_parts::<f16>(logits, &host, tokens),
+            (DType::BF16, Some(host)) => row_parts::<bf16>(logits, &host, tokens),
+            _ => twins::row_parts::<Self>(logits, targets, tokens),
+        }
+    }
+
+    fn kernel_row_slopes(
+        logits: FlexTensor,
+        targets: FlexTensor,
+        slopes: FlexTensor,
+        tokens: usize,
+    ) -> FlexTensor {
+        let host = host_targets(&targets);
+        match (logits.dtype(), host) {
+            (DType::F32, Some(host)) => row_slopes::<f32>(logits, &host, &slopes, tokens),
+            (DType::F64, Some(host)) => row_slopes::<f64>(logits, &host, &slopes, tokens),
+            (DType::F16, Some(host)) => row_slopes::<f16>(logits, &host, &slopes, tokens),
+            (DType::BF16, Some(host)) => row_slopes::<bf16>(logits, &host, &slopes, tokens),
+            _ => twins::row_slopes::<Self>(logits, targets, slopes, tokens),
+        }
+    }
+}
+
+/// Targets as the kernels take them; `None` for a type of integers that no model has.
+fn host_targets(targets: &FlexTensor) -> Option<Vec<i64>> {
+    let targets = targets.to_contiguous();
+    match targets.dtype() {
+        DType::I64 => Some(targets.as_slice::<i64>()?.to_vec()),
+        DType::I32 => {
+            let values = targets.as_slice::<i32>()?.iter();
+            Some(values.map(|&value| i64::from(value)).collect())
+        }
+        _ => None,
+    }
+}
+
+fn row_parts<E: Stored>(logits: FlexTensor, targets: &[i64], tokens: usize) -> FlexTensor
+where
+    E::Wide: Stored,
+{
+    let columns = logits.layout().shape()[1];
+    let mut parts = Vec::with_capacity(targets.len() * ROW_PARTS);
+    let logits = logits.to_contiguous();
+    kernels::row_parts::<E>(values(&logits), [columns, tokens], targets, &mut parts);
+    let layout = Layout::contiguous([targets.len(), ROW_PARTS].into());
+    FlexTensor::new(
+        Bytes::from_elems(parts),
+        layout,
+        twins::wide(logits.dtype()),
+    )
+}
+
+fn row_slopes<E: Stored>(
+    logits: FlexTensor,
+    targets: &[i64],
+    slopes: &FlexTensor,
+    tokens: usize,
+) -> FlexTensor
+where
+    E::Wide: Stored,
+{
+    let columns = logits.layout().shape()[1];
+    let slopes = slopes.to_contiguous();
+    let mut logits = owned::<E>(logits);
+    let gradient = logits.storage_mut::<E>();
+    kernels::row_slopes(
+        gradient,
+        [columns, tokens],
+        targets,
+        values::<E::Wide>(&slopes),
+    );
+    logits
 }

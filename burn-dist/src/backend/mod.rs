@@ -11,11 +11,11 @@
 //! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
 //! | `backward_mark.rs` | a place in the backward pass |
 //! | `column_product.rs`, `started.rs` | a product whose collectives run beside it |
-//! | `known_gradient.rs` | a function whose derivative was computed with it |
+//! | `row_loss.rs` | losses whose gradient is written where the logits were |
 //! | `seed.rs` | a backward pass that starts with a given gradient |
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
 //! | `kernel_backend.rs` | single passes over tensors, for every backend |
-//! | `kernel_twins.rs`, `kernel_flex.rs` | as chains of tensor operations, and on Flex |
+//! | `kernel_twins.rs`, `kernel_flex.rs`, `kernel_cube.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
@@ -26,12 +26,14 @@ mod deferred_product;
 mod extension;
 mod gradient_hook;
 mod kernel_backend;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod kernel_cube;
 #[cfg(feature = "flex")]
 mod kernel_flex;
 mod kernel_twins;
-mod known_gradient;
 mod ladder;
 mod parameter_source;
+mod row_loss;
 mod seed;
 mod staged;
 mod started;
@@ -40,7 +42,7 @@ mod unit_memory;
 mod unshard;
 
 use burn::backend::Dispatch;
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 pub use backward_mark::{BackwardMark, MarkTensor};
 pub use column_product::ColumnProduct;
@@ -138,13 +140,29 @@ pub fn column_product<const D: usize>(
     Ok(Tensor::from_dispatch(output))
 }
 
-/// `[rows, d], [rows, 1], [rows, d] -> [rows, 1]`: `values` as a function of `input`. `slopes` holds, row by
-/// row, their derivative; both are computed without a graph.
-pub fn known_gradient(input: Tensor<2>, values: Tensor<2>, slopes: Tensor<2>) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::dist_known_gradient(
-        input.into_dispatch(),
-        values.into_dispatch(),
+/// `[rows, columns], [rows, 1] -> [rows, ROW_PARTS]`: what rows of logits without a graph give in one pass; see
+/// [`row_parts`](crate::kernels::row_parts).
+pub fn row_parts(logits: Tensor<2>, targets: Tensor<2, Int>, tokens: usize) -> Tensor<2> {
+    let (logits, targets) = (logits.into_dispatch(), targets.into_dispatch());
+    Tensor::from_dispatch(Dispatch::kernel_row_parts(logits, targets, tokens))
+}
+
+/// `[rows, columns], [rows, 1], [rows, 1], [rows, ROW_SLOPES] -> [rows, 1]`: `losses` as a function of `logits`;
+/// losses and slopes are computed without a graph. The gradient takes the place of the logits; see
+/// [`row_slopes`](crate::kernels::row_slopes).
+pub fn row_loss(
+    logits: Tensor<2>,
+    targets: Tensor<2, Int>,
+    losses: Tensor<2>,
+    slopes: Tensor<2>,
+    tokens: usize,
+) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::dist_row_loss(
+        logits.into_dispatch(),
+        targets.into_dispatch(),
+        losses.into_dispatch(),
         slopes.into_dispatch(),
+        tokens,
     ))
 }
 

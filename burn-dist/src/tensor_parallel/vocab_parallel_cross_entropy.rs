@@ -1,6 +1,6 @@
 //! [`vocab_parallel_cross_entropy`]: the loss of logits that are split by tokens.
 
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
 use super::VocabularyPart;
 use super::vocab_parallel_embedding::check_tokens;
@@ -71,8 +71,8 @@ pub fn vocab_parallel_cross_entropy(
 ///
 /// Forward: three reductions of `[rows, 1]`, the largest logit alone, then the sum of exponentials and the
 /// target's logit in one all_reduce (with smoothing the sum of logits, too). Backward: nothing is sent; the
-/// gradient, `softmax - target`, was computed in the forward pass. 16-bit logits are taken to f32, in which the
-/// losses are. Tokens are read to the host, to refuse those that no rank holds; targets are the same on all ranks.
+/// gradient, `softmax - target`, is written where the logits were. Logits are read once in each pass, and no
+/// other array of their size is made. 16-bit logits are computed on in f32, in which the losses are. Tokens are read to the host, to refuse those that no rank holds; targets are the same on all ranks.
 /// (Megatron-LM, arXiv 1909.08053, section 3, "Output embedding".)
 ///
 /// # Errors
@@ -89,73 +89,50 @@ pub fn vocab_parallel_token_losses(
     let [rows, columns] = logits.dims();
     let part = VocabularyPart::new(options.vocabulary, group.index(), group.size());
     check(&targets, [rows, columns], part, options, group)?;
-    let dtype = logits.dtype();
-    let wide = match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    };
-    let z = logits
-        .clone()
-        .inner()
-        .cast(wide)
-        .slice_dim(1, 0..part.tokens);
-    let device = z.device();
-    let largest = match part.tokens {
-        0 => Tensor::full([rows, 1], f64::NEG_INFINITY, (&device, wide)),
-        _ => z.clone().max_dim(1),
-    };
-    let largest = all_reduce(largest, ReduceOp::Max, group)?;
-    let z = z - largest;
-    let exponentials = z.clone().exp();
-
-    let local = targets.inner().reshape([rows, 1]);
+    let mut local = targets.inner().reshape([rows, 1]);
     let ignored = options
         .ignore_index
         .map(|index| local.clone().equal_elem(index));
-    let local = local - part.start as i64;
-    let elsewhere = local
+    local = local - part.start as i64;
+    let mut elsewhere = local
         .clone()
         .lower_elem(0)
         .bool_or(local.clone().greater_equal_elem(part.tokens as i64));
-    let local = local.mask_fill(elsewhere.clone(), 0);
-    let of_target = match part.tokens {
-        0 => Tensor::zeros([rows, 1], (&device, wide)),
-        _ => z
-            .clone()
-            .gather(1, local.clone())
-            .mask_fill(elsewhere.clone(), 0.0),
-    };
-    let mut sums = vec![exponentials.clone().sum_dim(1), of_target];
+    if let Some(ignored) = &ignored {
+        elsewhere = elsewhere.bool_or(ignored.clone());
+    }
+    let local = local.mask_fill(elsewhere.clone(), -1);
+
+    let parts = backend::row_parts(logits.clone().inner(), local.clone(), part.tokens);
+    let column = |number: usize| parts.clone().narrow(1, number, 1);
+    let largest = all_reduce(column(0), ReduceOp::Max, group)?;
+    let of_target = (column(2) - largest.clone()).mask_fill(elsewhere, 0.0);
+    let mut sums = vec![column(1) * (column(0) - largest.clone()).exp(), of_target];
     let smoothing = options.label_smoothing;
     if smoothing > 0.0 {
-        sums.push(z.sum_dim(1));
+        let tokens = part.tokens as f64;
+        sums.push(column(3) - largest.clone().mul_scalar(tokens));
     }
     let sums = all_reduce(Tensor::cat(sums, 1), ReduceOp::Sum, group)?;
     let total = sums.clone().narrow(1, 0, 1);
     let of_target = sums.clone().narrow(1, 1, 1);
     let mut losses = total.clone().log() - of_target.mul_scalar(1.0 - smoothing);
+    let share = smoothing / options.vocabulary as f64;
     if smoothing > 0.0 {
-        let share = smoothing / options.vocabulary as f64;
         losses = losses - sums.narrow(1, 2, 1).mul_scalar(share);
     }
-
-    let mut slopes = exponentials / total;
-    if smoothing > 0.0 {
-        slopes = slopes.sub_scalar(smoothing / options.vocabulary as f64);
-    }
-    if part.tokens > 0 {
-        let own = Tensor::full([rows, 1], smoothing - 1.0, (&device, wide));
-        let own = own.mask_fill(elsewhere, 0.0);
-        slopes = slopes.scatter(1, local, own, IndexingUpdateOp::Add);
-    }
+    let place = (&losses.device(), losses.dtype());
+    let every = |value: f64| Tensor::full([rows, 1], value, place);
+    let mut slopes = Tensor::cat(
+        vec![total.recip(), every(-share), every(1.0 - smoothing)],
+        1,
+    );
     if let Some(ignored) = ignored {
         losses = losses.mask_fill(ignored.clone(), 0.0);
-        if part.tokens > 0 {
-            slopes = slopes.mask_fill(ignored.expand([rows, part.tokens]), 0.0);
-        }
+        slopes = slopes.mask_fill(ignored.expand([rows, 3]), 0.0);
     }
-    let slopes = super::parts::padded(slopes, 1, columns).cast(dtype);
-    let losses = backend::known_gradient(logits, losses, slopes);
+    let slopes = Tensor::cat(vec![largest, slopes], 1);
+    let losses = backend::row_loss(logits, local, losses, slopes, part.tokens);
     Ok(losses.reshape([rows]))
 }
 
