@@ -15,19 +15,19 @@
 //! | `seed.rs` | a backward pass that starts with a given gradient |
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
 //! | `kernel_backend.rs` | single passes over tensors, for every backend |
-//! | `kernel_twins.rs`, `kernel_flex.rs`, `kernel_cube.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
+//! | `kernel_twins.rs`, `kernel_flex.rs`, `cube_kernel.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
 mod backward_mark;
 mod column_product;
 mod conjugate;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod cube_kernel;
 mod deferred_product;
 mod extension;
 mod gradient_hook;
 mod kernel_backend;
-#[cfg(any(feature = "cpu", feature = "cuda"))]
-mod kernel_cube;
 #[cfg(feature = "flex")]
 mod kernel_flex;
 mod kernel_twins;
