@@ -2,3 +2,5 @@
 
 #[path = "kernels/adamw.rs"]
 mod adamw;
+#[path = "kernels/row_losses.rs"]
+mod row_losses;
