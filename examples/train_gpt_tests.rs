@@ -5,7 +5,7 @@ mod harness;
 #[path = "train_gpt_tests/stages.rs"]
 mod stages;
 
-use harness::{assert_same_numbers, report, text, train_gpt};
+use harness::{assert_close_numbers, assert_same_numbers, report, text, train_gpt};
 
 #[test]
 fn n_ranks_are_one_bit_for_bit() {
@@ -284,21 +284,7 @@ fn split_layers_have_the_losses_of_one_rank_and_the_bytes_of_the_formula() {
                 ],
             ] {
                 let run = [&["--dp", data, "--tp", tp][..], &steps, how].concat();
-                let many = report(&run, &text());
-                let losses = |report: &serde_json::Value| -> Vec<f64> {
-                    let losses = report["losses"].as_array().expect("a list").iter();
-                    losses
-                        .map(|loss| loss.as_f64().expect("a number"))
-                        .collect()
-                };
-                for (got, expected) in losses(&many).iter().zip(losses(&one)) {
-                    assert!(
-                        (got - expected).abs() <= 1e-5 * expected,
-                        "{run:?}: {got} {expected}"
-                    );
-                }
-                let bytes = &many["bytes_per_step"];
-                assert_eq!(bytes["measured"], bytes["formula"], "{run:?}");
+                assert_close_numbers(&one, &report(&run, &text()), &format!("{run:?}"));
             }
         }
     }

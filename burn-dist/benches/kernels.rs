@@ -17,7 +17,7 @@ use std::time::Instant;
 use burn::tensor::Device;
 use cases::{Case, cases};
 use clap::{Parser, ValueEnum};
-use examples::workload::median;
+use examples::workload::{median, write_json};
 use serde::Serialize;
 
 #[derive(Debug, Clone, Parser)]
@@ -109,8 +109,7 @@ fn main() -> ExitCode {
         rows.push(row);
     }
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&rows).expect("plain data");
-        std::fs::write(path, text).expect("the file can be written");
+        write_json(path, &rows).expect("the file can be written");
     }
     ExitCode::SUCCESS
 }

@@ -16,11 +16,9 @@ use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::tensor_parallel::{LayerActivations, ParallelEncoderLayer, TensorParallel};
-use burn_dist::{
-    DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, launch_processes,
-};
+use burn_dist::{DistError, ProcessGroup, Result, World};
 use clap::Parser;
-use examples::workload::median;
+use examples::workload::{median, started, write_found, write_json};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Parser)]
@@ -36,7 +34,7 @@ struct Arguments {
     json: Option<PathBuf>,
     /// Where a started process writes its rows
     #[arg(long, hide = true)]
-    rows: Option<PathBuf>,
+    found: Option<PathBuf>,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -230,51 +228,17 @@ fn activations(mode: &Mode, ranks: usize) -> LayerActivations {
     }
 }
 
-fn failure(path: &std::path::Path, error: &std::io::Error) -> DistError {
-    DistError::File {
-        path: path.display().to_string(),
-        problem: error.to_string(),
-    }
-}
-
-/// Starts this benchmark again as `ranks` processes of one thread each.
-fn in_processes(ranks: usize, rounds: usize) -> Result<Vec<Row>> {
-    let name = format!("burn-dist-tp-{}-{ranks}.json", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    let program = std::env::current_exe().map_err(|error| failure(&path, &error))?;
-    let launch = ProcessLaunch::new(program)
-        .args(["--rounds", &rounds.to_string(), "--rows"])
-        .arg(&path)
-        .env("RAYON_NUM_THREADS", "1")
-        .ranks(ranks)
-        .output(OutputStyle::RankZeroUntouched);
-    let report = launch_processes(&launch)?;
-    if report.code != 0 {
-        return Err(DistError::Rank {
-            rank: 0,
-            problem: "a rank of the benchmark failed; see its output above".into(),
-        });
-    }
-    let text = std::fs::read_to_string(&path).map_err(|error| failure(&path, &error))?;
-    // It was read; a leftover in the temporary folder does no harm.
-    let _ = std::fs::remove_file(&path);
-    Ok(serde_json::from_str(&text).expect("invariant: our own JSON"))
-}
-
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if let Some(path) = &arguments.rows {
+    if let Some(path) = &arguments.found {
         let group = World::from_env()?.whole()?;
         let rows = measure(&group, arguments.rounds)?;
-        if group.index() == 0 {
-            let text = serde_json::to_string(&rows).expect("invariant: plain data");
-            std::fs::write(path, text).map_err(|error| failure(path, &error))?;
-        }
-        return Ok(());
+        return write_found(group.index(), path, &rows);
     }
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
+    let rounds = arguments.rounds.to_string();
     for &ranks in &arguments.ranks {
-        rows.extend(in_processes(ranks, arguments.rounds)?);
+        rows.extend(started::<Vec<Row>>(ranks, 1, &["--rounds", &rounds])?);
     }
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!(
@@ -295,8 +259,7 @@ fn main() -> Result<()> {
         );
     }
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&rows).expect("invariant: plain data");
-        std::fs::write(path, text).map_err(|error| failure(path, &error))?;
+        write_json(path, &rows)?;
     }
     let is_right = |row: &Row| {
         let kept = row.kept_bytes as f64 / row.kept_formula as f64;

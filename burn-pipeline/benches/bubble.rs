@@ -22,9 +22,11 @@ mod stages;
 
 use std::path::{Path, PathBuf};
 
-use burn_dist::{DistError, OutputStyle, ProcessLaunch, Result, World, launch_processes};
+use burn_dist::{DistError, Result, World};
 use clap::Parser;
+use examples::workload::{started, write_found, write_json};
 use peak_alloc::PeakAlloc;
+use serde::de::DeserializeOwned;
 
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
@@ -61,18 +63,16 @@ fn main() -> Result<()> {
     let mut rows: Vec<idle::Row> = Vec::new();
     idle::print_head();
     for &micro_batches in &arguments.micro_batches {
-        let role = format!("idle-{micro_batches}");
-        let found: Vec<idle::Row> = started(&role, &arguments)?;
+        let found: Vec<idle::Row> = measured(&format!("idle-{micro_batches}"), &arguments)?;
         found.iter().for_each(idle::print);
         rows.extend(found);
     }
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&rows).expect("invariant: plain data");
-        std::fs::write(path, text).map_err(|error| file(&path.display().to_string(), &error))?;
+        write_json(path, &rows)?;
     }
-    let speed: Vec<speed::Row> = started("speed", &arguments)?;
+    let speed: Vec<speed::Row> = measured("speed", &arguments)?;
     speed::print(&speed);
-    let memory: Vec<memory::Row> = started("memory", &arguments)?;
+    let memory: Vec<memory::Row> = measured("memory", &arguments)?;
     memory::print(&memory);
     match memory.iter().all(memory::Row::is_right) {
         true => Ok(()),
@@ -83,51 +83,21 @@ fn main() -> Result<()> {
     }
 }
 
-/// Starts the ranks as processes of this program and reads what the first of them found.
-fn started<T: serde::de::DeserializeOwned>(role: &str, arguments: &Arguments) -> Result<T> {
-    let folder = tempfile::tempdir().map_err(|error| file("a temporary folder", &error))?;
-    let found = folder.path().join("found.json");
-    let program = std::env::current_exe().map_err(|error| file("this program", &error))?;
-    let rounds = arguments.rounds.to_string();
-    let launch = ProcessLaunch::new(program)
-        .args(["--role", role, "--rounds", &rounds, "--found"])
-        .arg(&found)
-        .env("RAYON_NUM_THREADS", "1")
-        .output(OutputStyle::RankZeroUntouched)
-        .ranks(RANKS);
-    let report = launch_processes(&launch)?;
-    if report.code != 0 {
-        return Err(DistError::config(
-            format!("measuring {role} ended with code {}", report.code),
-            "its messages are above",
-        ));
-    }
-    let text = std::fs::read_to_string(&found).map_err(|error| file("the result", &error))?;
-    serde_json::from_str(&text).map_err(|error| file("the result", &error))
-}
-
-fn file(path: &str, problem: &dyn std::fmt::Display) -> DistError {
-    DistError::File {
-        path: path.into(),
-        problem: problem.to_string(),
-    }
-}
-
 /// A started process.
 fn play(role: &str, found: &Path, arguments: &Arguments) -> Result<()> {
     let world = World::from_env()?;
-    let rounds = arguments.rounds;
-    let text = match role.strip_prefix("idle-").map(str::parse) {
-        Some(Ok(micro_batches)) => {
-            serde_json::to_string(&idle::measure(&world, micro_batches, rounds)?)
-        }
-        _ if role == "speed" => serde_json::to_string(&speed::measure(&world, rounds)?),
-        _ => serde_json::to_string(&memory::measure(&world)?),
-    };
-    if world.rank() == 0 {
-        let text = text.expect("invariant: plain data");
-        std::fs::write(found, text).map_err(|error| file("the result", &error))?;
+    let (rank, rounds) = (world.rank(), arguments.rounds);
+    match role.strip_prefix("idle-").map(str::parse) {
+        Some(Ok(count)) => write_found(rank, found, &idle::measure(&world, count, rounds)?)?,
+        _ if role == "speed" => write_found(rank, found, &speed::measure(&world, rounds)?)?,
+        _ => write_found(rank, found, &memory::measure(&world)?)?,
     }
     // No rank leaves before the first has written.
     world.whole()?.barrier()
+}
+
+/// What the ranks find as processes of this program.
+fn measured<T: DeserializeOwned>(role: &str, arguments: &Arguments) -> Result<T> {
+    let rounds = arguments.rounds.to_string();
+    started(RANKS, 1, &["--role", role, "--rounds", &rounds])
 }

@@ -73,11 +73,16 @@ pub struct SimulatedStep {
 impl SimulatedStep {
     /// Idle time over all time, of all ranks.
     pub fn bubble(&self) -> f64 {
-        let spans = self.ranks.iter().flatten();
-        let busy: f64 = spans.map(|span| span.end - span.start).sum();
-        let all = self.makespan * self.ranks.len() as f64;
-        if all > 0.0 { 1.0 - busy / all } else { 0.0 }
+        idle_share(&self.ranks, self.makespan)
     }
+}
+
+/// The share of `makespan` in which a rank does nothing, of all ranks.
+pub(crate) fn idle_share(ranks: &[Vec<TimeSpan>], makespan: f64) -> f64 {
+    let spans = ranks.iter().flatten();
+    let busy: f64 = spans.map(|span| span.end - span.start).sum();
+    let all = makespan * ranks.len() as f64;
+    if all > 0.0 { 1.0 - busy / all } else { 0.0 }
 }
 
 /// Runs a plan, lowered or not, with these costs of each stage. A rank does one thing at a time, in its

@@ -12,21 +12,14 @@ use burn_dist::{DistError, ProcessGroup, Result};
 /// too. Each use's gradients are added up over micro-batches in its stage, then both sums are added: both
 /// ranks have the same bits, and with the same optimizer the copies stay equal.
 ///
-/// *What moves* per step: the gradient, 2n(2-1)/2 of its n bytes from each of the two. (Megatron-LM,
-/// arXiv 2104.04473, keeps the two embeddings alike in this way.)
+/// *What moves* per step: the gradient, its bytes once from each of the two. (Megatron-LM, arXiv 2104.04473,
+/// keeps the two embeddings alike in this way.)
 ///
 /// A rank that holds both uses needs none of this: it uses one `Param` twice.
 #[derive(Debug, Clone)]
 pub struct TiedParameter {
     group: ProcessGroup,
     id: ParamId,
-}
-
-/// What is compared of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Copy {
-    what: String,
-    hash: String,
 }
 
 impl TiedParameter {
@@ -90,7 +83,7 @@ impl TiedParameter {
                 )
             }
         }
-        self.check_shapes(&model)?;
+        self.compare(&self.describe(&model, false)?)?;
         let mut share = Share(self, None);
         let model = model.map(&mut share);
         share.1.map_or(Ok(model), Err)
@@ -102,13 +95,7 @@ impl TiedParameter {
     /// [`DistError::Config`] if the model has no such parameter; [`DistError::Replica`] on both ranks if the
     /// copies differ; else what the group met.
     pub fn check<M: Module>(&self, model: &M) -> Result<()> {
-        let copy = self.copy(model)?;
-        self.compare(&copy.what)?;
-        self.compare(&format!("{} with hash {}", copy.what, copy.hash))
-    }
-
-    fn check_shapes<M: Module>(&self, model: &M) -> Result<()> {
-        self.compare(&self.copy(model)?.what)
+        self.compare(&self.describe(model, true)?)
     }
 
     fn compare(&self, own: &str) -> Result<()> {
@@ -128,27 +115,29 @@ impl TiedParameter {
         }
     }
 
-    fn copy<M: Module>(&self, model: &M) -> Result<Copy> {
-        struct Find(ParamId, Option<Copy>);
+    /// This rank's copy in words, with a hash of its values if asked for.
+    fn describe<M: Module>(&self, model: &M, with_values: bool) -> Result<String> {
+        struct Find(ParamId, bool, Option<String>);
         impl ModuleVisitor for Find {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if param.id == self.0 {
-                    let tensor = param.base();
-                    let (dims, dtype) = (tensor.dims(), tensor.dtype());
-                    let kind = match tensor.is_require_grad() {
-                        true => "trained",
-                        false => "frozen",
-                    };
-                    self.1 = Some(Copy {
-                        what: format!("{dims:?} {dtype:?}, {kind}"),
-                        hash: parameter_hash(param),
-                    });
+                if param.id != self.0 {
+                    return;
                 }
+                let tensor = param.base();
+                let kind = match tensor.is_require_grad() {
+                    true => "trained",
+                    false => "frozen",
+                };
+                let mut words = format!("{:?} {:?}, {kind}", tensor.dims(), tensor.dtype());
+                if self.1 {
+                    words += &format!(", with hash {}", parameter_hash(param));
+                }
+                self.2 = Some(words);
             }
         }
-        let mut find = Find(self.id, None);
+        let mut find = Find(self.id, with_values, None);
         model.visit(&mut find);
-        find.1.ok_or_else(|| {
+        find.2.ok_or_else(|| {
             DistError::config(
                 format!(
                     "rank {}: this rank's stages have no parameter {}, which is said to be tied",
@@ -197,7 +186,7 @@ impl TiedParameter {
         model.visit(&mut add);
         match add.outcome {
             Some(outcome) => outcome.map(|()| add.gradients),
-            None => self.copy(model).map(|_| add.gradients),
+            None => self.describe(model, false).map(|_| add.gradients),
         }
     }
 }

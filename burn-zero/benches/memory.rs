@@ -20,11 +20,9 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use burn_dist::communicator::ReduceOp;
-use burn_dist::{
-    DistError, OutputStyle, ProcessGroup, ProcessLaunch, Result, World, launch_processes,
-};
+use burn_dist::{DistError, ProcessGroup, Result, World};
 use clap::Parser;
-use examples::workload::{batch, median};
+use examples::workload::{batch, median, started, write_found, write_json};
 
 use row::{Row, print};
 use runner::Runner;
@@ -61,81 +59,52 @@ fn main() -> Result<()> {
     }
     let mut rows = Vec::new();
     for &ranks in &arguments.ranks {
-        let ratios: Vec<f64> = started(ranks, "time", &arguments)?;
+        let ratios: Vec<f64> = measured(ranks, "time", &arguments)?;
         for stage in STAGES {
-            let mut row: Row = started(ranks, &stage.to_string(), &arguments)?;
+            let mut row: Row = measured(ranks, &stage.to_string(), &arguments)?;
             row.step_ratio_to_stage0 = ratios[usize::from(stage)];
             row.step_ratio_recomputing = (stage == 3).then(|| ratios[STAGES.len()]);
             print(&row);
             rows.push(row);
         }
     }
-    let text = serde_json::to_string_pretty(&rows).expect("invariant: rows are plain data");
-    if let Some(path) = &arguments.json {
-        write(path, &text)?;
+    match &arguments.json {
+        Some(path) => write_json(path, &rows),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Starts `ranks` processes of this program and reads what the first of them found.
-fn started<T: serde::de::DeserializeOwned>(
+/// What `ranks` processes of this program find.
+fn measured<T: serde::de::DeserializeOwned>(
     ranks: usize,
     role: &str,
     arguments: &Arguments,
 ) -> Result<T> {
-    let folder = tempfile::tempdir().map_err(|error| file("a temporary folder", &error))?;
-    let found = folder.path().join("found.json");
-    let program = std::env::current_exe().map_err(|error| file("this program", &error))?;
     let rounds = match ranks {
         0..=2 => arguments.rounds,
         _ => arguments.rounds.div_ceil(3),
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let launch = ProcessLaunch::new(program)
-        .args(["--role", role, "--rounds", &rounds.to_string(), "--found"])
-        .arg(&found)
-        .env("RAYON_NUM_THREADS", (threads / ranks).max(1).to_string())
-        .output(OutputStyle::RankZeroUntouched)
-        .ranks(ranks);
-    let report = launch_processes(&launch)?;
-    if report.code != 0 {
-        return Err(DistError::config(
-            format!(
-                "{ranks} ranks measuring {role} ended with code {}",
-                report.code
-            ),
-            "their messages are above",
-        ));
-    }
-    let text = std::fs::read_to_string(&found).map_err(|error| file("the result", &error))?;
-    serde_json::from_str(&text).map_err(|error| file("the result", &error))
-}
-
-fn file(path: &str, problem: &dyn std::fmt::Display) -> DistError {
-    DistError::File {
-        path: path.into(),
-        problem: problem.to_string(),
-    }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| file(&path.display().to_string(), &error))
+    let threads = (threads / ranks).max(1);
+    started(
+        ranks,
+        threads,
+        &["--role", role, "--rounds", &rounds.to_string()],
+    )
 }
 
 /// A started process.
 fn play(role: &str, found: &Path, arguments: &Arguments) -> Result<()> {
     let world = World::from_env()?;
     let group = world.whole()?;
-    let text = match role.parse::<u8>() {
+    let rank = group.index();
+    match role.parse::<u8>() {
         Ok(stage) => {
             let device = Device::flex().autodiff().gradient_checkpointing();
             let row = Runner::new(stage, &group, &device)?.memory(&group, &device)?;
-            serde_json::to_string(&row)
+            write_found(rank, found, &row)?;
         }
-        Err(_) => serde_json::to_string(&time(&group, arguments.rounds)?),
-    };
-    if group.index() == 0 {
-        write(found, &text.expect("invariant: plain data"))?;
+        Err(_) => write_found(rank, found, &time(&group, arguments.rounds)?)?,
     }
     // No rank leaves before the first has written.
     group.barrier()

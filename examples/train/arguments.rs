@@ -102,7 +102,7 @@ pub struct Arguments {
     /// Reduce each gradient on its own after the backward pass; with --tp no collective beside a product
     #[arg(long)]
     pub no_overlap: bool,
-    /// Run chains of tensor operations in place of kernels that are one pass; the bits are the same on Flex
+    /// Step with Burn's own AdamW, a chain of tensor operations, in place of one pass; the bits are the same
     #[arg(long)]
     pub twins: bool,
     /// How sums are carried out; only `direct` gives the bits of one rank

@@ -8,15 +8,15 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::ReduceOp;
-use burn_dist::data_parallel::{DataParallel, DataParallelConfig};
+use burn_dist::data_parallel::DataParallel;
 use burn_dist::{ProcessGroup, Result};
 use burn_pipeline::{ActionSpan, BlockStage, PipelineRuntime, PipelineStep};
-use burn_zero::{ShardedOptimizer, ShardedOptimizerConfig};
+use burn_zero::ShardedOptimizer;
 
 use super::Arguments;
 use super::dealt_part::{DealtPart, from_root};
 use super::rank_groups::{PipelineGroups, RankGroups};
-use super::strategy::{adamw, bucket_sizes, clipped};
+use super::strategy::{adamw, clipped, replicas_config, sharded_config};
 use super::traffic_formula::{
     bytes_between_stages, bytes_of_replicas, bytes_of_sharded, bytes_of_split_layers,
 };
@@ -62,24 +62,13 @@ impl<'a, P: DealtPart> Piped<'a, P> {
             arguments, groups, ..
         } = context;
         let optimizer = adamw(arguments);
-        let bucket_sizes = bucket_sizes(arguments);
         let (delivery, stages) = if arguments.zero > 0 {
-            let config = ShardedOptimizerConfig {
-                bucket_sizes,
-                average_micro_steps: true,
-                max_grad_norm: arguments.clip,
-                model_parallel: groups.model_parallel(),
-                ..ShardedOptimizerConfig::default()
-            };
+            let config = sharded_config(arguments, groups);
             let (sharded, stages) =
                 ShardedOptimizer::wrap_with(stages, optimizer, &groups.shard, config)?;
             (Delivery::Sharded(Box::new(sharded)), stages)
         } else {
-            let config = DataParallelConfig {
-                bucket_sizes,
-                average_micro_steps: true,
-                ..DataParallelConfig::default()
-            };
+            let config = replicas_config(arguments);
             let (parallel, stages) = DataParallel::wrap_with(stages, &groups.shard, config)?;
             let delivery = Delivery::Replicas(Box::new(parallel), optimizer.into());
             (delivery, stages)
@@ -171,7 +160,7 @@ impl<P: DealtPart> Training for Piped<'_, P> {
         // Each rank of a data-parallel group says the same of it.
         let total = everyone.all_reduce_values(vec![of_stage], ReduceOp::Sum)?[0] / data_ranks;
         let replica = bytes_of_split_layers(arguments, data_ranks)
-            + bytes_between_stages(arguments, data_ranks, self.runtime.plan().num_stages());
+            + bytes_between_stages(arguments, data_ranks, self.runtime.plan());
         Ok(total + replica * data_ranks)
     }
 

@@ -60,26 +60,17 @@ impl Strategy {
         if let Some(grouping) = arguments.as_ranks {
             return Ok((Self::AsRanks(grouping, optimizer.into()), model));
         }
-        let bucket_sizes = bucket_sizes(arguments);
         let group = &groups.shard;
         if arguments.zero > 0 {
             let config = ShardedOptimizerConfig {
-                bucket_sizes,
-                average_micro_steps: true,
                 mixed_precision,
-                max_grad_norm: arguments.clip,
-                model_parallel: groups.model_parallel(),
-                ..ShardedOptimizerConfig::default()
+                ..sharded_config(arguments, groups)
             };
             let (sharded, model) = ShardedOptimizer::wrap_with(model, optimizer, group, config)?;
             return Ok((Self::Sharded(Box::new(sharded)), model));
         }
-        let config = DataParallelConfig {
-            bucket_sizes,
-            average_micro_steps: true,
-            ..DataParallelConfig::default()
-        };
-        let (parallel, wrapped) = DataParallel::wrap_with(model, group, config)?;
+        let (parallel, wrapped) =
+            DataParallel::wrap_with(model, group, replicas_config(arguments))?;
         let optimizer = ModuleOptimizer::from(optimizer);
         if arguments.no_overlap {
             let naive = NaiveDataParallel::new(group).with_micro_steps(arguments.micro_batches);
@@ -194,7 +185,25 @@ pub(super) fn adamw(arguments: &Arguments) -> FusedAdamW {
     FusedAdamW::new(&AdamWConfig::new()).use_twin(arguments.twins)
 }
 
-pub(super) fn bucket_sizes(arguments: &Arguments) -> BucketSizes {
+pub(super) fn sharded_config(arguments: &Arguments, groups: &RankGroups) -> ShardedOptimizerConfig {
+    ShardedOptimizerConfig {
+        bucket_sizes: bucket_sizes(arguments),
+        average_micro_steps: true,
+        max_grad_norm: arguments.clip,
+        model_parallel: groups.model_parallel(),
+        ..ShardedOptimizerConfig::default()
+    }
+}
+
+pub(super) fn replicas_config(arguments: &Arguments) -> DataParallelConfig {
+    DataParallelConfig {
+        bucket_sizes: bucket_sizes(arguments),
+        average_micro_steps: true,
+        ..DataParallelConfig::default()
+    }
+}
+
+fn bucket_sizes(arguments: &Arguments) -> BucketSizes {
     BucketSizes {
         first: arguments.bucket_bytes.min(1_000_000),
         rest: arguments.bucket_bytes,

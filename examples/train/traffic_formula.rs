@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn_dist::data_parallel::ParameterTable;
+use burn_pipeline::SchedulePlan;
 use burn_zero::{FullySharded, ShardedOptimizer};
 
 use super::Arguments;
@@ -69,15 +70,18 @@ pub(super) fn bytes_of_sharded<M: Module>(
 
 /// Between the stages of all ranks of one replica in a run: an activation forward and its gradient back
 /// over each border and for each micro-batch, each behind a header of 64 words; and a norm.
-pub(super) fn bytes_between_stages(arguments: &Arguments, data_ranks: u64, stages: usize) -> u64 {
+pub(super) fn bytes_between_stages(
+    arguments: &Arguments,
+    data_ranks: u64,
+    plan: &SchedulePlan,
+) -> u64 {
     let (pp, tp) = (arguments.pp as u64, arguments.tp as u64);
-    if pp == 1 {
-        return 0;
-    }
+    // A rank hands nothing to itself over a link.
+    let borders = (1..plan.num_stages()).filter(|&s| plan.rank_of(s - 1) != plan.rank_of(s));
     let part = if arguments.sequence_parallel { tp } else { 1 };
     let activation =
         elements_of_micro_batch(arguments, data_ranks) / part * compute_size(arguments);
-    let messages = 2 * (stages as u64 - 1) * arguments.micro_batches as u64;
+    let messages = 2 * borders.count() as u64 * arguments.micro_batches as u64;
     let norm = arguments.clip.map_or(0, |_| all_reduce(NORM, pp));
     (messages * (activation + 64 * 8) + norm) * tp * arguments.steps as u64
 }

@@ -68,3 +68,20 @@ pub(crate) fn assert_same_numbers(one: &serde_json::Value, many: &serde_json::Va
     let bytes = &many["bytes_per_step"];
     assert_eq!(bytes["measured"], bytes["formula"], "{what}");
 }
+
+/// The losses within the bound of layers that add in another order, and the bytes of the formula.
+pub(crate) fn assert_close_numbers(one: &serde_json::Value, many: &serde_json::Value, what: &str) {
+    let losses = |report: &serde_json::Value| -> Vec<f64> {
+        let losses = report["losses"].as_array().expect("a list").iter();
+        let numbers = losses.map(|loss| loss.as_f64().expect("a number"));
+        numbers.collect()
+    };
+    let (got, expected) = (losses(many), losses(one));
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (got, expected) in got.iter().zip(expected) {
+        let error = (got - expected).abs();
+        assert!(error <= 1e-5 * expected, "{what}: {got} {expected}");
+    }
+    let bytes = &many["bytes_per_step"];
+    assert_eq!(bytes["measured"], bytes["formula"], "{what}");
+}

@@ -1,6 +1,11 @@
-//! What the benches of training compute: a GPT of 6.87 million parameters on random tokens.
+//! What the benches of training compute, a GPT of 6.87 million parameters on random tokens, and how they start.
+
+use std::path::Path;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_dist::{DistError, OutputStyle, ProcessLaunch, Result, launch_processes};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::gpt::{Gpt, GptConfig};
 
@@ -43,6 +48,63 @@ pub fn tokens(shape: [usize; 2], vocabulary: usize, seed: u64, device: &Device) 
     };
     let values: Vec<i64> = (0..shape[0] * shape[1]).map(|_| next()).collect();
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Starts `ranks` processes of this program, a benchmark, of so many threads each, with these arguments and
+/// `--found FILE`, and reads what the first of them [writes there](write_found).
+///
+/// # Errors
+/// [`DistError::Config`] if a rank fails; [`DistError::File`].
+pub fn started<T: DeserializeOwned>(ranks: usize, threads: usize, arguments: &[&str]) -> Result<T> {
+    let folder = tempfile::tempdir().map_err(|error| file("a temporary folder", &error))?;
+    let found = folder.path().join("found.json");
+    let program = std::env::current_exe().map_err(|error| file("this program", &error))?;
+    let launch = ProcessLaunch::new(program)
+        .args(arguments)
+        .arg("--found")
+        .arg(&found)
+        .env("RAYON_NUM_THREADS", threads.to_string())
+        .output(OutputStyle::RankZeroUntouched)
+        .ranks(ranks);
+    let report = launch_processes(&launch)?;
+    if report.code != 0 {
+        return Err(DistError::config(
+            format!(
+                "{ranks} ranks with {arguments:?} ended with code {}",
+                report.code
+            ),
+            "their messages are above",
+        ));
+    }
+    let text = std::fs::read_to_string(&found).map_err(|error| file("the result", &error))?;
+    serde_json::from_str(&text).map_err(|error| file("the result", &error))
+}
+
+/// Writes the result of a started process, if it is the first rank.
+///
+/// # Errors
+/// [`DistError::File`].
+pub fn write_found(rank: usize, path: &Path, result: &impl Serialize) -> Result<()> {
+    match rank {
+        0 => write_json(path, result),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a benchmark's result as JSON.
+///
+/// # Errors
+/// [`DistError::File`].
+pub fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(result).expect("invariant: plain data");
+    std::fs::write(path, text).map_err(|error| file(&path.display().to_string(), &error))
+}
+
+fn file(path: &str, problem: &dyn std::fmt::Display) -> DistError {
+    DistError::File {
+        path: path.into(),
+        problem: problem.to_string(),
+    }
 }
 
 /// The value in the middle.

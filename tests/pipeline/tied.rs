@@ -302,3 +302,14 @@ fn copies_that_part_are_named_and_can_be_shared() {
     let results = results.expect("no fault");
     assert_eq!(results[0], results[1]);
 }
+
+#[test]
+fn a_cut_of_another_model_is_refused() {
+    let deal = |cut: &[std::ops::Range<usize>], own: &[usize]| {
+        BlockStage::deal(parts().into_iter().map(Ok), cut, own)
+    };
+    assert_eq!(deal(&[0..2, 2..5], &[1]).expect("right")[0].blocks.len(), 3);
+    for (cut, own) in [(&[0..2, 2..4][..], 0), (&[0..3, 3..6], 1), (&[0..5], 1)] {
+        assert!(deal(cut, &[own]).is_err(), "{cut:?} {own}");
+    }
+}

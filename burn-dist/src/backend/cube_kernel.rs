@@ -135,3 +135,54 @@ impl KernelBackend for Cube {
         (parameter_out, moment_1_out, moment_2_out)
     }
 }
+
+#[cfg(all(test, feature = "cpu", feature = "flex"))]
+mod tests {
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    use crate::backend;
+    use crate::kernels::AdamWStep;
+
+    /// Parameter and moments after two steps.
+    fn stepped(device: &Device, len: usize, is_shared: bool) -> [Vec<f32>; 3] {
+        let tensor = |seed: usize| -> Tensor<1> {
+            let values = (0..len).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 250.0);
+            let values: Vec<f32> = values.map(|value| value - 1.5).collect();
+            Tensor::from_data(TensorData::new(values, [len]), device)
+        };
+        let (mut p, mut m, mut v) = (tensor(1), tensor(2), tensor(3).powi_scalar(2));
+        let kept = is_shared.then(|| [p.clone(), m.clone(), v.clone()]);
+        for time in 1..=2 {
+            let step = AdamWStep {
+                lr: 1e-2,
+                beta_1: 0.9,
+                beta_2: 0.99,
+                epsilon: 1e-5,
+                weight_decay: 0.1,
+                time,
+                gradient_scale: 0.5,
+            };
+            (p, m, v) = backend::adamw(p, tensor(3 + time), m, v, step);
+        }
+        if let Some([p, m, _]) = kept {
+            for (kept, seed) in [(p, 1), (m, 2)] {
+                let (kept, right) = (kept.into_data(), tensor(seed).into_data());
+                assert_eq!(kept, right, "what others hold is left alone");
+            }
+        }
+        [p, m, v].map(|tensor| tensor.into_data().iter::<f32>().collect())
+    }
+
+    #[test]
+    fn adamw_is_that_of_flex() {
+        for len in [0, 1, 7, 64, 1003, 4096] {
+            for is_shared in [false, true] {
+                let right = stepped(&Device::flex(), len, is_shared);
+                let got = stepped(&Device::cpu(), len, is_shared);
+                for (got, right) in got.iter().flatten().zip(right.iter().flatten()) {
+                    assert!((got - right).abs() < 1e-5, "{len}: {got} {right}");
+                }
+            }
+        }
+    }
+}

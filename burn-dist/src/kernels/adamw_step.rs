@@ -84,12 +84,8 @@ impl AdamWStep {
         moments_1: &mut [E],
         moments_2: &mut [E],
     ) {
-        let len = parameters.len();
-        assert_eq!(
-            [gradients.len(), moments_1.len(), moments_2.len()],
-            [len; 3],
-            "arrays of one length"
-        );
+        let others = [gradients.len(), moments_1.len(), moments_2.len()];
+        assert_eq!(others, [parameters.len(); 3], "arrays of one length");
         let scalars = self.scalars::<E::Wide>();
         vectorised(|| {
             let arrays = parameters.iter_mut().zip(gradients);
@@ -111,12 +107,8 @@ impl AdamWStep {
         moments_2: &mut [E],
         stepped: &mut Vec<E>,
     ) {
-        let len = parameters.len();
-        assert_eq!(
-            [gradients.len(), moments_1.len(), moments_2.len()],
-            [len; 3],
-            "arrays of one length"
-        );
+        let others = [gradients.len(), moments_1.len(), moments_2.len()];
+        assert_eq!(others, [parameters.len(); 3], "arrays of one length");
         let scalars = self.scalars::<E::Wide>();
         vectorised(|| {
             let arrays = parameters.iter().zip(gradients);

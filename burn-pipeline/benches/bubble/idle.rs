@@ -1,16 +1,14 @@
 //! The share of time in which a rank has nothing to do.
 
-use std::time::SystemTime;
-
 use burn_dist::{ProcessGroup, Result, World};
+use burn_pipeline::pictures::{RankTrace, StepTrace};
 use burn_pipeline::{
     ActionKind, ActionSpan, PipelineStep, Schedule, SchedulePlan, StageCosts, simulate,
 };
-use examples::gpt::GptConfig;
 use examples::workload::median;
 use serde::{Deserialize, Serialize};
 
-use super::stages::{deal, micro_batches};
+use super::stages::{deal, equal_blocks, micro_batches, schedules};
 
 /// A schedule with a number of micro-batches; shares of the whole time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,23 +46,9 @@ fn theory(schedule: &Schedule, ranks: usize, micro_batches: usize) -> f64 {
     idle / (busy + idle)
 }
 
-/// Equal blocks: the embedding and the head are small beside them.
-fn config() -> GptConfig {
-    GptConfig::new()
-        .with_layers(8)
-        .with_hidden(256)
-        .with_heads(8)
-}
-
 pub(crate) fn measure(world: &World, count: usize, rounds: usize) -> Result<Vec<Row>> {
     let group = world.whole()?;
-    let config = config();
-    let schedules = [
-        Schedule::GPipe,
-        Schedule::OneFOneB,
-        Schedule::Interleaved(2),
-        Schedule::ZeroBubbleH1,
-    ];
+    let (config, schedules) = (equal_blocks(), schedules());
     let mut runs = Vec::new();
     for schedule in &schedules {
         let (runtime, stages) = deal(world, &config, schedule, count, &config.part_sizes())?;
@@ -78,7 +62,7 @@ pub(crate) fn measure(world: &World, count: usize, rounds: usize) -> Result<Vec<
             let step = runtime.step(stages, &batches, &vec![1.0; count])?;
             // The first round warms up.
             if round > 0 {
-                bubbles.push(bubble(&step, &group)?);
+                bubbles.extend(bubble(&step, &group)?);
                 times.add(&step);
             }
         }
@@ -90,17 +74,17 @@ pub(crate) fn measure(world: &World, count: usize, rounds: usize) -> Result<Vec<
             schedule: schedule.to_string(),
             stages: runtime.plan().num_stages(),
             micro_batches: count,
-            measured: median(bubbles),
+            // The other ranks' rows are not looked at.
+            measured: if bubbles.is_empty() {
+                0.0
+            } else {
+                median(bubbles)
+            },
             theory: theory(schedule, group.size(), count),
             simulated: simulate(&plan, &times.costs(&group)?)?.bubble(),
         });
     }
     Ok(rows)
-}
-
-fn seconds(time: SystemTime) -> f64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    since.expect("invariant: later than 1970").as_secs_f64()
 }
 
 fn passes(step: &PipelineStep) -> impl Iterator<Item = &ActionSpan> {
@@ -109,24 +93,17 @@ fn passes(step: &PipelineStep) -> impl Iterator<Item = &ActionSpan> {
 }
 
 fn length(span: &ActionSpan) -> f64 {
-    seconds(span.end) - seconds(span.start)
+    let length = span.end.duration_since(span.start);
+    length.map_or(0.0, |length| length.as_secs_f64())
 }
 
-/// Of all ranks together. Ranks are on one host, whose clock they share.
-fn bubble(step: &PipelineStep, group: &ProcessGroup) -> Result<f64> {
-    let busy: f64 = passes(step).map(length).sum();
-    let start = passes(step).map(|span| seconds(span.start));
-    let end = passes(step).map(|span| seconds(span.end));
-    let own = vec![
-        busy,
-        start.fold(f64::INFINITY, f64::min),
-        end.fold(0.0, f64::max),
-    ];
-    let all = group.all_gather_values(own)?;
-    let busy: f64 = all.iter().map(|own| own[0]).sum();
-    let start = all.iter().map(|own| own[1]).fold(f64::INFINITY, f64::min);
-    let end = all.iter().map(|own| own[2]).fold(0.0, f64::max);
-    Ok(1.0 - busy / ((end - start) * all.len() as f64))
+/// Of all ranks together, on the first one.
+fn bubble(step: &PipelineStep, group: &ProcessGroup) -> Result<Option<f64>> {
+    let mut own = RankTrace::new(group.rank());
+    own.add_step(&step.spans);
+    let trace = StepTrace::gather(group, own)?;
+    let chart = trace.and_then(|trace| trace.chart("a step"));
+    Ok(chart.map(|chart| chart.bubble()))
 }
 
 /// Lengths of the passes of each stage, those of other ranks empty.

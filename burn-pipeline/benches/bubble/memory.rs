@@ -8,7 +8,7 @@ use examples::gpt::{GptConfig, TokenBatch};
 use serde::{Deserialize, Serialize};
 
 use super::MEMORY;
-use super::stages::{Stage, deal, device, micro_batches};
+use super::stages::{Stage, deal, device, equal_blocks, micro_batches};
 
 const MICRO_BATCHES: usize = 8;
 const SEQUENCES: usize = 2;
@@ -63,13 +63,6 @@ pub(crate) fn print(rows: &[Row]) {
     }
 }
 
-fn config() -> GptConfig {
-    GptConfig::new()
-        .with_layers(8)
-        .with_hidden(256)
-        .with_heads(8)
-}
-
 /// What a forward pass keeps, with its output.
 fn kept(stages: &[Stage], batch: &TokenBatch, config: &GptConfig) -> Result<u64> {
     let x = Tensor::<3>::ones([SEQUENCES, config.seq, config.hidden], &device());
@@ -98,7 +91,7 @@ fn gathered(row: Row, group: &ProcessGroup) -> Result<Vec<Row>> {
 
 pub(crate) fn measure(world: &World) -> Result<Vec<Row>> {
     let group = world.whole()?;
-    let config = config();
+    let config = equal_blocks();
     let whole: f64 = config.part_sizes().iter().sum();
     let mut rows = Vec::new();
     for schedule in [Schedule::GPipe, Schedule::OneFOneB, Schedule::ZeroBubbleH1] {

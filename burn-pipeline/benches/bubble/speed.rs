@@ -7,12 +7,12 @@ use burn::tensor::{Int, Tensor};
 use burn_dist::communicator::ReduceOp;
 use burn_dist::data_parallel::{ParameterTable, RankOrderAccumulator};
 use burn_dist::{DistError, ProcessGroup, Result, World};
-use burn_pipeline::{PipelineRuntime, Schedule, measure_blocks};
+use burn_pipeline::{PipelineRuntime, measure_blocks};
 use examples::gpt::{Gpt, GptConfig, TokenBatch};
 use examples::workload::{config, median};
 use serde::{Deserialize, Serialize};
 
-use super::stages::{Stage, deal, device, micro_batches, stages};
+use super::stages::{Stage, deal, device, micro_batches, schedules, stages};
 
 const MICRO_BATCHES: usize = 8;
 /// Sequences in each.
@@ -148,13 +148,7 @@ fn timed<T>(group: &ProcessGroup, f: impl FnOnce() -> Result<T>) -> Result<(T, f
 
 pub(crate) fn measure(world: &World, rounds: usize) -> Result<Vec<Row>> {
     let group = world.whole()?;
-    let config = config();
-    let schedules = [
-        Schedule::GPipe,
-        Schedule::OneFOneB,
-        Schedule::Interleaved(2),
-        Schedule::ZeroBubbleH1,
-    ];
+    let (config, schedules) = (config(), schedules());
     // Each rank measures, so that both cores are busy; the first one's figures count.
     let whole = 0..config.part_sizes().len();
     let model = stages(&config, &[whole], &[0])?.remove(0);

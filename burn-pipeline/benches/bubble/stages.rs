@@ -15,6 +15,23 @@ pub(crate) fn device() -> Device {
     Device::flex().autodiff()
 }
 
+pub(crate) fn schedules() -> [Schedule; 4] {
+    [
+        Schedule::GPipe,
+        Schedule::OneFOneB,
+        Schedule::Interleaved(2),
+        Schedule::ZeroBubbleH1,
+    ]
+}
+
+/// Eight equal blocks: the embedding and the head are small beside them.
+pub(crate) fn equal_blocks() -> GptConfig {
+    GptConfig::new()
+        .with_layers(8)
+        .with_hidden(256)
+        .with_heads(8)
+}
+
 /// Numbered micro-batches of `sequences` sequences each.
 pub(crate) fn micro_batches(
     config: &GptConfig,

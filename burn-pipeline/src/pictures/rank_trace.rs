@@ -17,8 +17,8 @@ pub struct RankTrace {
     pub steps: Vec<Vec<TraceSpan>>,
     /// Calls, in the order of their starts.
     pub calls: Vec<TraceSpan>,
-    /// Calls in the time of the steps that the recorder had no room for, if any.
-    pub forgotten: u64,
+    /// Whether the recorder had no room for all calls in the time of the steps.
+    pub incomplete: bool,
 }
 
 /// Something that took time.
@@ -43,7 +43,7 @@ impl RankTrace {
             rank,
             steps: Vec::new(),
             calls: Vec::new(),
-            forgotten: 0,
+            incomplete: false,
         }
     }
 
@@ -66,9 +66,7 @@ impl RankTrace {
     pub fn add_calls(&mut self, log: &FlightLog, from: SystemTime, to: SystemTime) {
         let (from, to) = (microseconds(from), microseconds(to));
         let oldest = log.entries.first().map(|entry| entry.queued_us as f64);
-        if log.forgotten > 0 && oldest.is_some_and(|oldest| oldest > from) {
-            self.forgotten += log.forgotten;
-        }
+        self.incomplete |= log.forgotten > 0 && oldest.is_some_and(|oldest| oldest > from);
         for entry in &log.entries {
             let (Some(began), Some(ended)) = (entry.began_us, entry.ended_us) else {
                 continue;

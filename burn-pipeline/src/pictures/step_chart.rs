@@ -7,6 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::write_whole;
+use crate::simulate::idle_share;
 use crate::{Action, ActionKind, SimulatedStep, TimeSpan};
 
 /// A row per rank, a box per pass with its micro-batch's number, from left to right in time; idle ranks show
@@ -78,10 +79,7 @@ impl StepChart {
 
     /// Idle time over all time, of all ranks.
     pub fn bubble(&self) -> f64 {
-        let spans = self.ranks.iter().flatten();
-        let busy: f64 = spans.map(|span| span.end - span.start).sum();
-        let all = self.makespan() * self.ranks.len() as f64;
-        if all > 0.0 { 1.0 - busy / all } else { 0.0 }
+        idle_share(&self.ranks, self.makespan())
     }
 
     /// The chart as SVG.

@@ -108,13 +108,13 @@ impl StepTrace {
                 events.push(event(call, "call", pid, track + 1, zero));
             }
         }
-        let forgotten: u64 = self.ranks.iter().map(|rank| rank.forgotten).sum();
+        let incomplete = self.ranks.iter().any(|rank| rank.incomplete);
         let trace = json!({
             "traceEvents": events,
             "displayTimeUnit": "ms",
             "otherData": {
                 "clock error, us": self.error,
-                "calls that were forgotten": forgotten,
+                "calls are missing": incomplete,
             },
         });
         trace.to_string()
