@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 use burn_dist::communicator::HostBuffer;
 use burn_dist::placement::Declarations;
 use burn_dist::{DistError, Result};
@@ -62,7 +62,6 @@ pub(crate) fn total<M: Module>(
         declarations: Declarations,
         model_parallel: &'a ModelParallel,
         counted: HashSet<ParamId>,
-        wide: bool,
         failure: Option<DistError>,
     }
     impl Counted<'_> {
@@ -86,7 +85,6 @@ pub(crate) fn total<M: Module>(
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.wide |= param.base().dtype() == DType::F64;
             if let Err(failure) = self.add(param.id) {
                 self.failure.get_or_insert(failure);
             }
@@ -97,7 +95,6 @@ pub(crate) fn total<M: Module>(
         declarations: Declarations::read(model),
         model_parallel,
         counted: HashSet::new(),
-        wide: false,
         failure: None,
     };
     model.visit(&mut counted);
@@ -105,7 +102,7 @@ pub(crate) fn total<M: Module>(
         return Err(failure);
     }
     let sum = sum_of_squares(gradients, model, |id| counted.counted.contains(&id));
-    model_parallel.sum(sum, counted.wide)
+    model_parallel.sum(sum)
 }
 
 /// What gradients of this norm are multiplied by, if anything.

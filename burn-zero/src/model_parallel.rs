@@ -93,9 +93,9 @@ impl ModelParallel {
     }
 
     /// Over all groups. Collective.
-    pub(crate) fn sum(&self, mut sum: NormSum, wide: bool) -> Result<NormSum> {
+    pub(crate) fn sum(&self, mut sum: NormSum) -> Result<NormSum> {
         for (_, group) in self.groups.iter().filter(|(_, group)| group.size() > 1) {
-            sum = sum.all_reduce(group, wide)?;
+            sum = sum.all_reduce(group)?;
         }
         Ok(sum)
     }

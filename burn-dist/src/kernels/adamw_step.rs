@@ -73,14 +73,14 @@ impl AdamWStep {
         }
     }
 
-    /// Steps `parameters`, with the moments.
+    /// Steps `parameters`, with the moments. Gradients may have another type: they are widened as they are read.
     ///
     /// # Panics
     /// If lengths differ.
-    pub fn run<E: KernelFloat>(
+    pub fn run<E: KernelFloat, G: KernelFloat>(
         &self,
         parameters: &mut [E],
-        gradients: &[E],
+        gradients: &[G],
         moments_1: &mut [E],
         moments_2: &mut [E],
     ) {
@@ -99,10 +99,10 @@ impl AdamWStep {
     ///
     /// # Panics
     /// If lengths differ.
-    pub fn run_into<E: KernelFloat>(
+    pub fn run_into<E: KernelFloat, G: KernelFloat>(
         &self,
         parameters: &[E],
-        gradients: &[E],
+        gradients: &[G],
         moments_1: &mut [E],
         moments_2: &mut [E],
         stepped: &mut Vec<E>,
@@ -116,11 +116,56 @@ impl AdamWStep {
             stepped.extend(arrays.map(|((p, g), (m, v))| element(&scalars, *p, *g, m, v)));
         });
     }
+
+    /// As [`run`](Self::run), of master weights: each is also rounded to `copies`, which the model computes
+    /// with.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn run_with_copies<E: KernelFloat, G: KernelFloat, C: KernelFloat>(
+        &self,
+        masters: &mut [E],
+        gradients: &[G],
+        moments_1: &mut [E],
+        moments_2: &mut [E],
+        copies: &mut [C],
+    ) {
+        let others = [gradients.len(), moments_1.len(), moments_2.len(), copies.len()];
+        assert_eq!(others, [masters.len(); 4], "arrays of one length");
+        let scalars = self.scalars::<E::Wide>();
+        // One block after the other, so that what a type converts by arrays finds its numbers in the cache.
+        let mut wide = [C::Wide::from_f64(0.0); BLOCK];
+        let mut rest = (moments_1, moments_2, copies);
+        for (p, g) in masters.chunks_mut(BLOCK).zip(gradients.chunks(BLOCK)) {
+            let (m, moments_1) = rest.0.split_at_mut(p.len());
+            let (v, moments_2) = rest.1.split_at_mut(p.len());
+            let (c, copies) = rest.2.split_at_mut(p.len());
+            let wide = &mut wide[..p.len()];
+            vectorised(|| {
+                let arrays = p.iter_mut().zip(g).zip(&mut *wide);
+                for (((p, g), wide), (m, v)) in arrays.zip(m.iter_mut().zip(v)) {
+                    *p = element(&scalars, *p, *g, m, v);
+                    *wide = C::Wide::from_f64(p.widen().to_f64());
+                }
+            });
+            C::narrow_all(wide, c);
+            rest = (moments_1, moments_2, copies);
+        }
+    }
 }
 
+/// Elements between two conversions.
+const BLOCK: usize = 1024;
+
 #[inline(always)]
-fn element<E: KernelFloat>(s: &AdamWScalars<E::Wide>, p: E, g: E, m: &mut E, v: &mut E) -> E {
-    let g = g.widen() * s.scale;
+fn element<E: KernelFloat, G: KernelFloat>(
+    s: &AdamWScalars<E::Wide>,
+    p: E,
+    g: G,
+    m: &mut E,
+    v: &mut E,
+) -> E {
+    let g = E::Wide::from_f64(g.widen().to_f64()) * s.scale;
     let m_new = m.widen() * s.keep_1 + g * s.take_1;
     let v_new = v.widen() * s.keep_2 + (g * g) * s.take_2;
     (*m, *v) = (E::narrow(m_new), E::narrow(v_new));

@@ -1,5 +1,6 @@
 //! [`KernelFloat`]: what kernels compute on.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// A float that is stored, and the one that it is computed in: 16 bits in 32.
@@ -12,6 +13,24 @@ pub trait KernelFloat: Copy + Send + Sync + 'static {
 
     /// Rounded to nearest, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
+
+    /// Whether the next two are faster than number by number: processors have instructions that the compiler
+    /// does not make of a loop.
+    const HAS_INSTRUCTIONS: bool = false;
+
+    /// [`widen`](Self::widen) for arrays of one length.
+    fn widen_all(values: &[Self], wide: &mut [Self::Wide]) {
+        for (wide, value) in wide.iter_mut().zip(values) {
+            *wide = value.widen();
+        }
+    }
+
+    /// [`narrow`](Self::narrow) for arrays of one length.
+    fn narrow_all(wide: &[Self::Wide], values: &mut [Self]) {
+        for (value, wide) in values.iter_mut().zip(wide) {
+            *value = Self::narrow(*wide);
+        }
+    }
 }
 
 /// A float with the operations of kernels.
@@ -31,6 +50,9 @@ pub trait WideFloat:
 
     /// e to this power, within two units in the last place; below -86.6 it is 0 in 32 bits.
     fn exp(self) -> Self;
+
+    /// The natural logarithm.
+    fn ln(self) -> Self;
 
     /// The nearest one.
     fn from_f64(value: f64) -> Self;
@@ -85,10 +107,16 @@ macro_rules! wide {
                 $exp(self)
             }
 
+            fn ln(self) -> Self {
+                self.ln()
+            }
+
+            #[inline(always)]
             fn from_f64(value: f64) -> Self {
                 value as Self
             }
 
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
             }
@@ -113,26 +141,51 @@ macro_rules! wide {
 wide!(f32, exp_f32);
 wide!(f64, f64::exp);
 
-macro_rules! narrow {
-    ($float:ty) => {
-        impl KernelFloat for $float {
-            type Wide = f32;
+impl KernelFloat for f16 {
+    type Wide = f32;
 
-            #[inline(always)]
-            fn widen(self) -> f32 {
-                self.to_f32()
-            }
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
 
-            #[inline(always)]
-            fn narrow(wide: f32) -> Self {
-                Self::from_f32(wide)
-            }
-        }
-    };
+    fn narrow(wide: f32) -> Self {
+        Self::from_f32(wide)
+    }
+
+    const HAS_INSTRUCTIONS: bool = true;
+
+    fn widen_all(values: &[Self], wide: &mut [f32]) {
+        values.convert_to_f32_slice(wide);
+    }
+
+    fn narrow_all(wide: &[f32], values: &mut [Self]) {
+        values.convert_from_f32_slice(wide);
+    }
 }
 
-narrow!(f16);
-narrow!(bf16);
+impl KernelFloat for bf16 {
+    type Wide = f32;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    /// Without branches, so that the compiler may take several at once.
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        let half = 0x7fff + (bits >> 16 & 1);
+        // A NaN whose upper bits are 0 would become infinite.
+        let quiet = bits | 0x40_0000;
+        let rounded = if wide.is_nan() {
+            quiet
+        } else {
+            bits.wrapping_add(half)
+        };
+        Self::from_bits((rounded >> 16) as u16)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -155,5 +208,17 @@ mod tests {
             assert_eq!(exp_f32(x), f32::INFINITY, "{x}");
         }
         assert!(exp_f32(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn sixteen_bits_are_those_of_the_library() {
+        for high in 0..=u16::MAX {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let value = f32::from_bits(u32::from(high) << 16 | low);
+                let (got, right) = (<bf16 as KernelFloat>::narrow(value), bf16::from_f32(value));
+                assert_eq!(got.to_bits(), right.to_bits(), "{value:?}");
+                assert_eq!(got.widen().to_bits(), right.to_f32().to_bits());
+            }
+        }
     }
 }

@@ -7,14 +7,27 @@
 //! |---|---|
 //! | `kernel_float.rs` | what is stored, and what it is computed in |
 //! | `vectors.rs` | loops compiled for the vectors that the processor has |
-//! | `adamw_step.rs` | a step of AdamW |
+//! | `adamw_step.rs`, `sgd_step.rs` | a step of AdamW, of gradient descent with momentum |
+//! | `scaled_copy.rs` | packing and unpacking: another element type, times a number |
+//! | `softmax_merge.rs` | attention over parts of the keys, put together |
+//! | `exact_sum.rs`, `square_sum.rs` | a norm that does not depend on the order of its terms |
 //! | `row_losses.rs` | cross entropy of the columns that a rank has, and its gradient |
 
 mod adamw_step;
+mod exact_sum;
 mod kernel_float;
 mod row_losses;
+mod scaled_copy;
+mod sgd_step;
+mod softmax_merge;
+mod square_sum;
 mod vectors;
 
 pub use adamw_step::{AdamWScalars, AdamWStep};
+pub use exact_sum::ExactSum;
 pub use kernel_float::{KernelFloat, WideFloat};
 pub use row_losses::{ROW_PARTS, ROW_SLOPES, row_parts, row_slopes};
+pub use scaled_copy::{scaled_add, scaled_copy};
+pub use sgd_step::{SgdScalars, SgdStep};
+pub use softmax_merge::softmax_merge;
+pub use square_sum::SquareSum;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
@@ -205,9 +205,7 @@ impl FullySharded {
             .map(|managed| managed.id)
             .collect();
         let sum = sum_of_squares(gradients, model, |id| counted.contains(&id));
-        let mut masters = context.plan.parameters.iter().map(|managed| managed.master);
-        let wide = masters.any(|dtype| dtype == DType::F64);
-        let sum = sum.all_reduce(self.group(), wide)?;
-        context.model_parallel.sum(sum, wide)
+        let sum = sum.all_reduce(self.group())?;
+        context.model_parallel.sum(sum)
     }
 }

@@ -156,9 +156,7 @@ impl Pieces {
             }
             sum.add(&HostBuffer::from(gradient.clone().into_data()));
         }
-        let mut specs = parallel.parameters().specs().iter();
-        let wide = self.master == Some(DType::F64) || specs.any(|spec| spec.dtype == DType::F64);
-        model_parallel.sum(sum.all_reduce(parallel.group(), wide)?, wide)
+        model_parallel.sum(sum.all_reduce(parallel.group())?)
     }
 
     /// Steps this rank's pieces and gives every rank all new parameters. Collective.
