@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("mesh", &["error"]),
     ("flight", &["error"]),
-    ("communicator", &["deadline", "error", "flight"]),
+    ("communicator", &["deadline", "error", "flight", "kernels"]),
     ("group", &["error", "communicator"]),
     (
         "world",

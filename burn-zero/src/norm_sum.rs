@@ -1,6 +1,5 @@
 //! [`NormSum`]: a sum of squares over arrays and ranks.
 
-use burn::tensor::DType;
 use burn_dist::communicator::{HostBuffer, ReduceOp};
 use burn_dist::kernels::SquareSum;
 use burn_dist::{ProcessGroup, Result};
@@ -21,14 +20,7 @@ impl NormSum {
     /// # Panics
     /// If the array holds something else.
     pub fn add(&mut self, values: &HostBuffer) {
-        let (sum, bytes) = (&mut self.0, values.bytes());
-        match values.dtype() {
-            DType::F32 | DType::Flex32 => sum.add_f32(bytemuck::cast_slice(bytes)),
-            DType::F64 => sum.add_f64(bytemuck::cast_slice(bytes)),
-            DType::F16 => sum.add_f16(bytemuck::cast_slice(bytes)),
-            DType::BF16 => sum.add_bf16(bytemuck::cast_slice(bytes)),
-            other => unreachable!("invariant: gradients are floats, not {other:?}"),
-        }
+        values.add_squares(&mut self.0);
     }
 
     /// Infinities and NaNs among the terms.

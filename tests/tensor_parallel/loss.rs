@@ -3,6 +3,7 @@
 use burn::nn::LinearConfig;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{DType, Device, Int, Tensor};
+use burn_dist::backend::KernelChoice;
 use burn_dist::tensor_parallel::{
     ColumnParallelLinear, CrossEntropyOptions, VocabularyPart, vocab_parallel_cross_entropy,
     vocab_parallel_token_losses,
@@ -127,15 +128,20 @@ fn smoothing_ignored_targets_and_odd_vocabularies_against_the_definition() {
                 let logits = fixed([6, vocabulary], 9, DType::F64, &device()).mul_scalar(4.0);
                 let values: Vec<f64> = logits.clone().into_data().iter().collect();
                 let (loss, slopes) = by_hand(&values, &targets, vocabulary, smoothing, ignored);
-                let options = CrossEntropyOptions {
-                    vocabulary,
-                    ignore_index: ignored,
-                    label_smoothing: smoothing,
-                };
                 let targets = Tensor::from_data(targets.as_slice(), (&device(), DType::I64));
-                for ranks in [1, 2, 3, 4] {
+                let both = [KernelChoice::Fused, KernelChoice::Twin];
+                for (ranks, kernels) in [1, 2, 3, 4].into_iter().flat_map(|n| both.map(|k| (n, k)))
+                {
+                    let options = CrossEntropyOptions {
+                        vocabulary,
+                        ignore_index: ignored,
+                        label_smoothing: smoothing,
+                        kernels,
+                    };
                     let (got, gradient) = run(ranks, &logits, &targets, options);
-                    let what = format!("V {vocabulary}, {smoothing}, {ignored:?}, {ranks} ranks");
+                    let what = format!(
+                        "V {vocabulary}, {smoothing}, {ignored:?}, {ranks} ranks, {kernels:?}"
+                    );
                     assert!(
                         (got - loss).abs() < 1e-13 * loss.abs().max(1.0),
                         "{what}: {got} {loss}"

@@ -27,7 +27,7 @@ use super::seed::Seed;
 use super::unshard::{Collection, Fetch, Marking};
 use super::{
     BackwardMark, ColumnProduct, Conjugate, DeferredProduct, DistributedBackend, GradientHook,
-    KernelBackend, staged,
+    KernelBackend, KernelChoice, staged,
 };
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
@@ -235,6 +235,7 @@ impl<B: DistributedBackend + KernelBackend, C: CheckpointStrategy> DistributedBa
         losses: FloatTensor<Self>,
         slopes: FloatTensor<Self>,
         tokens: usize,
+        choice: KernelChoice,
     ) -> FloatTensor<Self> {
         let prepared = RowLoss.prepare::<C>([logits.node()]).compute_bound();
         let state = RowLossState {
@@ -242,6 +243,7 @@ impl<B: DistributedBackend + KernelBackend, C: CheckpointStrategy> DistributedBa
             targets,
             slopes: slopes.into_primitive(),
             tokens,
+            choice,
         };
         finish!(prepared, state, losses.into_primitive())
     }

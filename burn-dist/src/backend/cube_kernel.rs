@@ -140,7 +140,7 @@ impl KernelBackend for Cube {
 mod tests {
     use burn::tensor::{Device, Tensor, TensorData};
 
-    use crate::backend;
+    use crate::backend::{self, KernelChoice};
     use crate::kernels::AdamWStep;
 
     /// Parameter and moments after two steps.
@@ -162,7 +162,7 @@ mod tests {
                 time,
                 gradient_scale: 0.5,
             };
-            (p, m, v) = backend::adamw(p, tensor(3 + time), m, v, step);
+            (p, [m, v]) = backend::adamw(p, tensor(3 + time), [m, v], step, KernelChoice::Fused);
         }
         if let Some([p, m, _]) = kept {
             for (kept, seed) in [(p, 1), (m, 2)] {

@@ -8,7 +8,8 @@ use burn::tensor::Shape;
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
 use super::{
-    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, GradientHook, staged, unshard,
+    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, GradientHook, KernelChoice, staged,
+    unshard,
 };
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
@@ -89,8 +90,9 @@ pub trait DistributedBackend: BurnBackend {
         losses: FloatTensor<Self>,
         slopes: FloatTensor<Self>,
         tokens: usize,
+        choice: KernelChoice,
     ) -> FloatTensor<Self> {
-        let _ = (logits, targets, slopes, tokens);
+        let _ = (logits, targets, slopes, tokens, choice);
         losses
     }
 

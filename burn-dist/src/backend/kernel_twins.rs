@@ -1,12 +1,14 @@
 //! Kernels as chains of tensor operations: right on every backend, and what the others are compared with.
 
+use burn::backend::try_read_sync;
 use burn::backend::{
     Backend, Scalar, TensorMetadata, get_or_init_device_settings,
     tensor::{BoolTensor, FloatTensor, IntTensor},
 };
 use burn::tensor::{DType, IndexingUpdateOp, Shape, Slice};
 
-use crate::kernels::AdamWStep;
+use crate::communicator::HostBuffer;
+use crate::kernels::{AdamWStep, SgdStep, SquareSum};
 
 /// The operations of Burn's `AdamW`, in its order.
 pub(super) fn adamw<B: Backend>(
@@ -18,6 +20,7 @@ pub(super) fn adamw<B: Backend>(
 ) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
     let s = step.scalars::<f64>();
     let scalar = |value: f64| Scalar::from(value);
+    let gradient = cast::<B>(gradient, parameter.dtype());
     let g = match step.gradient_scale == 1.0 {
         true => gradient,
         false => B::float_mul_scalar(gradient, scalar(s.scale)),
@@ -36,6 +39,148 @@ pub(super) fn adamw<B: Backend>(
     let kept = B::float_mul_scalar(parameter, scalar(s.keep));
     let stepped = B::float_sub(kept, B::float_mul_scalar(delta, scalar(s.lr)));
     (stepped, m, v)
+}
+
+fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    match tensor.dtype() == dtype {
+        true => tensor,
+        false => B::float_cast(tensor, dtype.into()),
+    }
+}
+
+fn scaled<B: Backend>(tensor: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
+    match scale == 1.0 {
+        true => tensor,
+        false => B::float_mul_scalar(tensor, Scalar::from(scale)),
+    }
+}
+
+/// The operations of Burn's `Sgd` with momentum, in its order.
+pub(super) fn sgd<B: Backend>(
+    parameter: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    velocity: FloatTensor<B>,
+    step: &SgdStep,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let s = step.scalars::<f64>();
+    let times = |tensor, value: f64| B::float_mul_scalar(tensor, Scalar::from(value));
+    let mut g = scaled::<B>(gradient, step.gradient_scale);
+    if step.penalty.is_some() {
+        g = B::float_add(times(parameter.clone(), s.penalty), g);
+    }
+    let velocity = match step.is_first {
+        true => g.clone(),
+        false => B::float_add(times(g.clone(), s.take), times(velocity, s.keep)),
+    };
+    let along = match step.nesterov {
+        true => B::float_add(times(velocity.clone(), s.keep), g),
+        false => velocity.clone(),
+    };
+    (B::float_sub(parameter, times(along, s.lr)), velocity)
+}
+
+/// In the wide type, rounded once.
+fn scaled_cast<B: Backend>(tensor: FloatTensor<B>, scale: f64, dtype: DType) -> FloatTensor<B> {
+    let wide = wide(tensor.dtype());
+    let tensor = match scale == 1.0 {
+        true => tensor,
+        false => scaled::<B>(cast::<B>(tensor, wide), scale),
+    };
+    cast::<B>(tensor, dtype)
+}
+
+/// See [`scaled_copy`](crate::kernels::scaled_copy).
+pub(super) fn pack<B: Backend>(
+    bucket: FloatTensor<B>,
+    part: FloatTensor<B>,
+    start: usize,
+    scale: f64,
+) -> FloatTensor<B> {
+    let len = part.shape().num_elements();
+    let part = B::float_reshape(part, Shape::new([len]));
+    let part = scaled_cast::<B>(part, scale, bucket.dtype());
+    B::float_slice_assign(bucket, &[range(start, len)], part)
+}
+
+fn range(start: usize, len: usize) -> Slice {
+    Slice::new(start as isize, Some((start + len) as isize), 1)
+}
+
+/// A part of what [`pack`] made.
+pub(super) fn unpack<B: Backend>(
+    bucket: FloatTensor<B>,
+    start: usize,
+    len: usize,
+    scale: f64,
+    dtype: DType,
+) -> FloatTensor<B> {
+    scaled_cast::<B>(B::float_slice(bucket, &[range(start, len)]), scale, dtype)
+}
+
+/// In host memory, exact.
+pub(super) fn exact_square_sum<B: Backend>(parts: [FloatTensor<B>; 8]) -> SquareSum {
+    let mut sum = SquareSum::default();
+    for part in parts {
+        match try_read_sync(B::float_into_data(part)) {
+            Some(Ok(data)) => HostBuffer::from(data).add_squares(&mut sum),
+            // What cannot be read is not known to be finite.
+            _ => sum.add_f32(&[f32::NAN]),
+        }
+    }
+    sum
+}
+
+/// In rank order; see [`reduce_in_rank_order`](crate::communicator::reduce_in_rank_order).
+pub(super) fn rank_sum<B: Backend>(parts: FloatTensor<B>, is_mean: bool) -> FloatTensor<B> {
+    let (shape, narrow) = (parts.shape(), parts.dtype());
+    let wide = wide(narrow);
+    let ranks = (0..shape[0]).map(|rank| {
+        let part = B::float_slice(parts.clone(), &[range(rank, 1)]);
+        cast::<B>(part, wide)
+    });
+    let sum = ranks.reduce(B::float_add);
+    let sum = sum.expect("invariant: at least one part");
+    let sum = match is_mean {
+        true => B::float_div_scalar(sum, Scalar::from(shape[0] as f64)),
+        false => sum,
+    };
+    let sum = B::float_reshape(sum, Shape::from(shape[1..].to_vec()));
+    cast::<B>(sum, narrow)
+}
+
+/// See [`softmax_merge`](crate::kernels::softmax_merge).
+pub(super) fn softmax_merge<B: Backend>(
+    outputs: [FloatTensor<B>; 2],
+    logs: [FloatTensor<B>; 2],
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let (device, narrow) = (outputs[0].device(), outputs[0].dtype());
+    let wide = logs[0].dtype();
+    let bools = get_or_init_device_settings::<B>(&device).bool_dtype;
+    let lowest = Scalar::from(f64::NEG_INFINITY);
+    let [log, other] = logs;
+    let largest = {
+        let is_less = B::float_lower(log.clone(), other.clone(), bools);
+        B::float_mask_where(log.clone(), is_less, other.clone())
+    };
+    let nothing = B::float_equal_elem(largest.clone(), lowest, bools);
+    // A difference of two infinities is no number.
+    let base = B::float_mask_fill(largest, nothing.clone(), Scalar::from(0.0));
+    let part = |log: FloatTensor<B>| B::float_exp(B::float_sub(log, base.clone()));
+    let (a, b) = (part(log), part(other));
+    let sum = B::float_add(a.clone(), b.clone());
+    let total = B::float_add(B::float_log(sum.clone()), base);
+    let sum = B::float_mask_fill(sum, nothing, Scalar::from(1.0));
+    let weighted = |output: FloatTensor<B>, part: FloatTensor<B>| {
+        // An output without keys may be anything.
+        let empty = B::float_equal_elem(part.clone(), Scalar::from(0.0), bools);
+        let output = cast::<B>(output, wide);
+        let empty = B::bool_expand(empty, output.shape());
+        let output = B::float_mask_fill(output, empty, Scalar::from(0.0));
+        B::float_mul(output, B::float_div(part, sum.clone()))
+    };
+    let [output, other] = outputs;
+    let output = B::float_add(weighted(output, a), weighted(other, b));
+    (cast::<B>(output, narrow), total)
 }
 
 fn columns<B: Backend>(tensor: FloatTensor<B>, from: usize, to: usize) -> FloatTensor<B> {

@@ -14,7 +14,9 @@
 //! | `row_loss.rs` | losses whose gradient is written where the logits were |
 //! | `seed.rs` | a backward pass that starts with a given gradient |
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
-//! | `kernel_backend.rs` | single passes over tensors, for every backend |
+//! | `kernel_calls.rs`, `kernel_choice.rs` | single passes over tensors |
+//! | `kernel_backend.rs` | the same, for every backend |
+//! | `kernel_contract.rs` | what all of them are tested for |
 //! | `kernel_twins.rs`, `kernel_flex.rs`, `cube_kernel.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
@@ -28,6 +30,10 @@ mod deferred_product;
 mod extension;
 mod gradient_hook;
 mod kernel_backend;
+mod kernel_calls;
+mod kernel_choice;
+#[cfg(all(test, feature = "flex"))]
+mod kernel_contract;
 #[cfg(feature = "flex")]
 mod kernel_flex;
 mod kernel_twins;
@@ -42,7 +48,7 @@ mod unit_memory;
 mod unshard;
 
 use burn::backend::Dispatch;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 
 pub use backward_mark::{BackwardMark, MarkTensor};
 pub use column_product::ColumnProduct;
@@ -51,13 +57,17 @@ pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
 pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use kernel_backend::KernelBackend;
+pub use kernel_calls::{
+    adamw, adamw_with_copies, pack, rank_sum, row_loss, row_parts, sgd, softmax_merge, square_sum,
+    unpack,
+};
+pub use kernel_choice::KernelChoice;
 pub use ladder::{Ladder, RungTensor};
 pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
 pub use step::Step;
 pub use unit_memory::UnitMemory;
 
 use crate::error::Result;
-use crate::kernels::AdamWStep;
 
 /// Applies a conjugate pair to a tensor; with a rung, the backward step runs beside its layer.
 ///
@@ -140,32 +150,6 @@ pub fn column_product<const D: usize>(
     Ok(Tensor::from_dispatch(output))
 }
 
-/// `[rows, columns], [rows, 1] -> [rows, ROW_PARTS]`: what rows of logits without a graph give in one pass; see
-/// [`row_parts`](crate::kernels::row_parts).
-pub fn row_parts(logits: Tensor<2>, targets: Tensor<2, Int>, tokens: usize) -> Tensor<2> {
-    let (logits, targets) = (logits.into_dispatch(), targets.into_dispatch());
-    Tensor::from_dispatch(Dispatch::kernel_row_parts(logits, targets, tokens))
-}
-
-/// `[rows, columns], [rows, 1], [rows, 1], [rows, ROW_SLOPES] -> [rows, 1]`: `losses` as a function of `logits`;
-/// losses and slopes are computed without a graph. The gradient takes the place of the logits; see
-/// [`row_slopes`](crate::kernels::row_slopes).
-pub fn row_loss(
-    logits: Tensor<2>,
-    targets: Tensor<2, Int>,
-    losses: Tensor<2>,
-    slopes: Tensor<2>,
-    tokens: usize,
-) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::dist_row_loss(
-        logits.into_dispatch(),
-        targets.into_dispatch(),
-        losses.into_dispatch(),
-        slopes.into_dispatch(),
-        tokens,
-    ))
-}
-
 /// `[.., h], [h, d] -> [.., d]`: a product whose weight's gradient goes to [`DeferredProducts`].
 pub fn deferred_product<const D: usize>(
     input: Tensor<D>,
@@ -186,28 +170,6 @@ pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1>
         output.into_dispatch(),
         gradient.into_dispatch(),
     ))
-}
-
-/// One step of AdamW on tensors without autodiff: `[..]` each, to parameter and moments.
-pub fn adamw<const D: usize>(
-    parameter: Tensor<D>,
-    gradient: Tensor<D>,
-    moment_1: Tensor<D>,
-    moment_2: Tensor<D>,
-    step: AdamWStep,
-) -> (Tensor<D>, Tensor<D>, Tensor<D>) {
-    let (parameter, moment_1, moment_2) = Dispatch::kernel_adamw(
-        parameter.into_dispatch(),
-        gradient.into_dispatch(),
-        moment_1.into_dispatch(),
-        moment_2.into_dispatch(),
-        step,
-    );
-    (
-        Tensor::from_dispatch(parameter),
-        Tensor::from_dispatch(moment_1),
-        Tensor::from_dispatch(moment_2),
-    )
 }
 
 /// Which leaf of the autodiff graph a tensor is; `None` without autodiff.

@@ -10,7 +10,8 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 
-use super::{DistributedBackend, KernelBackend};
+use super::kernel_twins as twins;
+use super::{DistributedBackend, KernelBackend, KernelChoice};
 use crate::kernels::ROW_SLOPES;
 
 /// What the backward pass needs.
@@ -23,6 +24,7 @@ pub(super) struct RowLossState<B: DistributedBackend> {
     /// `[rows, ROW_SLOPES]`, of a gradient of 1.
     pub(super) slopes: FloatTensor<B>,
     pub(super) tokens: usize,
+    pub(super) choice: KernelChoice,
 }
 
 /// Computes the logits' gradient from each row's.
@@ -46,6 +48,7 @@ impl<B: DistributedBackend + KernelBackend> Backward<B, 1> for RowLoss {
             targets,
             slopes,
             tokens,
+            choice,
         } = ops.state;
         // All but the largest logit grow with the gradient.
         let dtype = slopes.dtype();
@@ -54,7 +57,10 @@ impl<B: DistributedBackend + KernelBackend> Backward<B, 1> for RowLoss {
         let mut factors = vec![ones];
         factors.resize(ROW_SLOPES, grad);
         let slopes = B::float_mul(slopes, B::float_cat(factors, 1));
-        let gradient = B::kernel_row_slopes(logits, targets, slopes, tokens);
+        let gradient = match choice {
+            KernelChoice::Fused => B::kernel_row_slopes(logits, targets, slopes, tokens),
+            KernelChoice::Twin => twins::row_slopes::<B>(logits, targets, slopes, tokens),
+        };
         grads.register::<B>(parent.id, gradient);
     }
 }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, bf16, f16};
 
 use super::HostBuffer;
+use crate::kernels::{KernelFloat, SquareSum, scaled_add, scaled_copy};
 
 impl HostBuffer {
     /// The element type in which arrays of `dtype` are summed: 16-bit ones in f32.
@@ -54,6 +55,21 @@ impl HostBuffer {
         }
     }
 
+    /// Adds the squares of its floats to a sum.
+    ///
+    /// # Panics
+    /// If it holds something else.
+    pub fn add_squares(&self, sum: &mut SquareSum) {
+        let bytes = self.bytes();
+        match self.dtype() {
+            DType::F32 | DType::Flex32 => sum.add_f32(bytemuck::cast_slice(bytes)),
+            DType::F64 => sum.add_f64(bytemuck::cast_slice(bytes)),
+            DType::F16 => sum.add_f16(bytemuck::cast_slice(bytes)),
+            DType::BF16 => sum.add_bf16(bytemuck::cast_slice(bytes)),
+            other => unreachable!("invariant: gradients are floats, not {other:?}"),
+        }
+    }
+
     /// Divides every element once: an f32 or f64 array.
     pub fn divide(&mut self, divisor: usize) {
         match self.dtype() {
@@ -74,41 +90,29 @@ impl HostBuffer {
 }
 
 fn write(target: &mut [u8], values: &HostBuffer, dtype: DType, first: bool) {
+    let bytes = values.bytes();
     match (dtype, values.dtype()) {
-        (to, from) if to == from && first => target.copy_from_slice(values.bytes()),
-        (DType::F64, DType::F64) => accumulate::<f64, f64>(target, values.bytes(), first, |x| x),
-        (DType::F32, DType::F32) => accumulate::<f32, f32>(target, values.bytes(), first, |x| x),
-        (DType::F64, DType::F32) => {
-            accumulate::<f64, f32>(target, values.bytes(), first, f64::from);
-        }
-        (DType::F64, DType::F16) => {
-            accumulate::<f64, half::f16>(target, values.bytes(), first, half::f16::to_f64);
-        }
-        (DType::F64, DType::BF16) => {
-            accumulate::<f64, half::bf16>(target, values.bytes(), first, half::bf16::to_f64);
-        }
-        (DType::F32, DType::F16) => {
-            accumulate::<f32, half::f16>(target, values.bytes(), first, half::f16::to_f32);
-        }
-        (DType::F32, DType::BF16) => {
-            accumulate::<f32, half::bf16>(target, values.bytes(), first, half::bf16::to_f32);
-        }
+        (to, from) if to == from && first => target.copy_from_slice(bytes),
+        (DType::F64, DType::F64) => put::<f64, f64>(target, bytes, first),
+        (DType::F32, DType::F32) => put::<f32, f32>(target, bytes, first),
+        (DType::F64, DType::F32) => put::<f64, f32>(target, bytes, first),
+        (DType::F64, DType::F16) => put::<f64, f16>(target, bytes, first),
+        (DType::F64, DType::BF16) => put::<f64, bf16>(target, bytes, first),
+        (DType::F32, DType::F16) => put::<f32, f16>(target, bytes, first),
+        (DType::F32, DType::BF16) => put::<f32, bf16>(target, bytes, first),
         (to, from) => unreachable!("invariant: {from:?} is not planned as {to:?}"),
     }
 }
 
-fn accumulate<T, G>(target: &mut [u8], values: &[u8], first: bool, convert: fn(G) -> T)
+fn put<T, G>(target: &mut [u8], values: &[u8], first: bool)
 where
-    T: bytemuck::Pod + std::ops::AddAssign,
-    G: bytemuck::Pod,
+    T: bytemuck::Pod + KernelFloat,
+    G: bytemuck::Pod + KernelFloat,
 {
     let target: &mut [T] = bytemuck::cast_slice_mut(target);
     let values: &[G] = bytemuck::cast_slice(values);
-    for (sum, &value) in target.iter_mut().zip(values) {
-        if first {
-            *sum = convert(value);
-        } else {
-            *sum += convert(value);
-        }
+    match first {
+        true => scaled_copy(values, 1.0, target),
+        false => scaled_add(values, 1.0, target),
     }
 }

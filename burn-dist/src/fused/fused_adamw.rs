@@ -4,7 +4,7 @@ use burn::optim::{AdamW, AdamWConfig, AdamWState, AdaptiveMomentumState, Learnin
 use burn::tensor::{Device, Tensor};
 use serde::Deserialize;
 
-use crate::backend;
+use crate::backend::{self, KernelChoice};
 use crate::fused::GradientScale;
 use crate::kernels::AdamWStep;
 
@@ -114,8 +114,9 @@ impl Optimizer for FusedAdamW {
             time: state.time + 1,
             gradient_scale: scale,
         };
-        let (tensor, moment_1, moment_2) =
-            backend::adamw(tensor, grad, state.moment_1, state.moment_2, step);
+        let moments = [state.moment_1, state.moment_2];
+        let (tensor, [moment_1, moment_2]) =
+            backend::adamw(tensor, grad, moments, step, KernelChoice::Fused);
         let state = AdaptiveMomentumState::new(step.time, moment_1, moment_2);
         (tensor, Some(AdamWState::new(state)))
     }

@@ -130,7 +130,12 @@ impl AdamWStep {
         moments_2: &mut [E],
         copies: &mut [C],
     ) {
-        let others = [gradients.len(), moments_1.len(), moments_2.len(), copies.len()];
+        let others = [
+            gradients.len(),
+            moments_1.len(),
+            moments_2.len(),
+            copies.len(),
+        ];
         assert_eq!(others, [masters.len(); 4], "arrays of one length");
         let scalars = self.scalars::<E::Wide>();
         // One block after the other, so that what a type converts by arrays finds its numbers in the cache.

@@ -44,6 +44,15 @@ impl ExactSum {
         }
     }
 
+    /// Adds another sum.
+    pub fn merge(&mut self, mut other: Self) {
+        self.carry();
+        for (digit, other) in self.digits.iter_mut().zip(other.digits()) {
+            *digit += other;
+        }
+        self.terms = 1;
+    }
+
     /// Leaves each digit but the last with 32 bits and no sign.
     fn carry(&mut self) {
         let mut carried = 0;

@@ -106,6 +106,31 @@ impl SquareSum {
         }
     }
 
+    /// Adds sums of squares that were made elsewhere; one that is not finite counts as such a term.
+    pub fn add_sums(&mut self, sums: &[f32]) {
+        for sum in sums {
+            let bits = sum.to_bits();
+            let exponent = (bits >> 23 & 0xff) as i32;
+            if exponent == 255 {
+                self.not_finite += 1;
+                continue;
+            }
+            let significand = i128::from(bits & 0x7f_ffff | u32::from(exponent != 0) << 23);
+            self.sum.add(significand, exponent.max(1) - 150);
+        }
+    }
+
+    /// Adds terms that were counted elsewhere and are not finite.
+    pub fn add_not_finite(&mut self, count: u64) {
+        self.not_finite += count;
+    }
+
+    /// Adds another sum.
+    pub fn merge(&mut self, other: Self) {
+        self.sum.merge(other.sum);
+        self.not_finite += other.not_finite;
+    }
+
     /// Infinities and NaNs among the terms.
     pub fn num_not_finite(&self) -> u64 {
         self.not_finite

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::VocabularyPart;
 use super::vocab_parallel_embedding::check_tokens;
-use crate::backend;
+use crate::backend::{self, KernelChoice};
 use crate::collectives::all_reduce;
 use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
@@ -19,6 +19,8 @@ pub struct CrossEntropyOptions {
     pub ignore_index: Option<i64>,
     /// `a`: the target's share is `1 - a + a/V`, that of every other token `a/V`, as in PyTorch.
     pub label_smoothing: f64,
+    /// One pass over the logits, or a chain of operations.
+    pub kernels: KernelChoice,
 }
 
 impl CrossEntropyOptions {
@@ -28,6 +30,7 @@ impl CrossEntropyOptions {
             vocabulary,
             ignore_index: None,
             label_smoothing: 0.0,
+            kernels: KernelChoice::Fused,
         }
     }
 }
@@ -103,7 +106,12 @@ pub fn vocab_parallel_token_losses(
     }
     let local = local.mask_fill(elsewhere.clone(), -1);
 
-    let parts = backend::row_parts(logits.clone().inner(), local.clone(), part.tokens);
+    let parts = backend::row_parts(
+        logits.clone().inner(),
+        local.clone(),
+        part.tokens,
+        options.kernels,
+    );
     let column = |number: usize| parts.clone().narrow(1, number, 1);
     let largest = all_reduce(column(0), ReduceOp::Max, group)?;
     let of_target = (column(2) - largest.clone()).mask_fill(elsewhere, 0.0);
@@ -132,7 +140,7 @@ pub fn vocab_parallel_token_losses(
         slopes = slopes.mask_fill(ignored.expand([rows, 3]), 0.0);
     }
     let slopes = Tensor::cat(vec![largest, slopes], 1);
-    let losses = backend::row_loss(logits, local, losses, slopes, part.tokens);
+    let losses = backend::row_loss(logits, local, losses, slopes, part.tokens, options.kernels);
     Ok(losses.reshape([rows]))
 }
 

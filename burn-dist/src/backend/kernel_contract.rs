@@ -1,0 +1,1 @@
+//! What every backend's kernels are tested for.
