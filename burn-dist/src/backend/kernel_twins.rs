@@ -118,7 +118,9 @@ pub(super) fn unpack<B: Backend>(
 }
 
 /// In host memory, exact.
-pub(super) fn exact_square_sum<B: Backend>(parts: [FloatTensor<B>; 8]) -> SquareSum {
+pub(super) fn exact_square_sum<B: Backend>(
+    parts: impl IntoIterator<Item = FloatTensor<B>>,
+) -> SquareSum {
     let mut sum = SquareSum::default();
     for part in parts {
         match try_read_sync(B::float_into_data(part)) {

@@ -17,7 +17,7 @@
 //! | `kernel_calls.rs`, `kernel_choice.rs` | single passes over tensors |
 //! | `kernel_backend.rs` | the same, for every backend |
 //! | `kernel_contract.rs` | what all of them are tested for |
-//! | `kernel_twins.rs`, `kernel_flex.rs`, `cube_kernel.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
+//! | `kernel_twins.rs`, `kernel_flex.rs`, `cube/` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
@@ -25,7 +25,7 @@ mod backward_mark;
 mod column_product;
 mod conjugate;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
-mod cube_kernel;
+mod cube;
 mod deferred_product;
 mod extension;
 mod gradient_hook;

@@ -1,0 +1,201 @@
+//! Sums of squares of up to eight arrays in one launch.
+#![allow(unsafe_code)]
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::{DType, Shape};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::launch::{Planes, address, new_beside, planes, vector_size};
+
+/// Tensors of one launch.
+pub(super) const TENSORS: usize = 8;
+
+/// Elements of the smallest block; a multiple of what a plane reads at once.
+const BLOCK: usize = 4096;
+
+/// Blocks that a launch has at most, but for one per tensor: the host adds up as many sums.
+const MOST_BLOCKS: usize = 4096;
+
+/// Of each tensor the number of its last block, plus one.
+#[derive(CubeLaunch, CubeType)]
+struct BlockEnds {
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+}
+
+/// What a unit finds in its share of a block: the sum of squares of what is finite, and how many are not.
+#[cube]
+fn squares<F: Float, N: Size>(
+    values: &Tensor<Vector<F, N>>,
+    block: usize,
+    block_len: usize,
+    #[comptime] lanes: u32,
+) -> (f32, u32) {
+    let start = block * (block_len / N::value());
+    let end = min(start + block_len / N::value(), values.len());
+    let mut sums = Vector::<f32, N>::new(0.0);
+    let mut counts = Vector::<u32, N>::new(0);
+    let mut at = start + UNIT_POS_X as usize;
+    while at < end {
+        let x = Vector::<f32, N>::cast_from(values[at]);
+        // False of what is no number.
+        let is_finite = x.abs().less_equal(&Vector::new(f32::max_value()));
+        sums += select_many(is_finite, x * x, Vector::new(0.0));
+        counts += select_many(is_finite, Vector::new(0u32), Vector::new(1u32));
+        at += lanes as usize;
+    }
+    let mut sum = 0.0f32;
+    let mut count = 0u32;
+    #[unroll]
+    for i in 0..N::value() {
+        sum += sums.extract(i);
+        count += counts.extract(i);
+    }
+    (sum, count)
+}
+
+/// `partials` are `[blocks, 2]`: for each block the sum of squares of what is finite, and how many are not.
+#[cube(launch_unchecked, address_type = "dynamic")]
+#[allow(clippy::too_many_arguments)]
+fn square_sum_kernel<
+    T: Float,
+    A: Size,
+    B: Size,
+    C: Size,
+    D: Size,
+    E: Size,
+    F: Size,
+    G: Size,
+    H: Size,
+>(
+    a: &Tensor<Vector<T, A>>,
+    b: &Tensor<Vector<T, B>>,
+    c: &Tensor<Vector<T, C>>,
+    d: &Tensor<Vector<T, D>>,
+    e: &Tensor<Vector<T, E>>,
+    f: &Tensor<Vector<T, F>>,
+    g: &Tensor<Vector<T, G>>,
+    h: &Tensor<Vector<T, H>>,
+    partials: &mut Tensor<f32>,
+    ends: BlockEnds,
+    block_len: usize,
+    #[comptime] lanes: u32,
+    #[define(T)] _dtype: ElemType,
+) {
+    let block = CUBE_POS * CUBE_DIM_Y as usize + UNIT_POS_Y as usize;
+    if block >= ends.h {
+        terminate!();
+    }
+    let mut sum = 0.0f32;
+    let mut count = 0u32;
+    if block < ends.a {
+        let (s, n) = squares::<T, A>(a, block, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.b {
+        let (s, n) = squares::<T, B>(b, block - ends.a, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.c {
+        let (s, n) = squares::<T, C>(c, block - ends.b, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.d {
+        let (s, n) = squares::<T, D>(d, block - ends.c, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.e {
+        let (s, n) = squares::<T, E>(e, block - ends.d, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.f {
+        let (s, n) = squares::<T, F>(f, block - ends.e, block_len, lanes);
+        sum = s;
+        count = n;
+    } else if block < ends.g {
+        let (s, n) = squares::<T, G>(g, block - ends.f, block_len, lanes);
+        sum = s;
+        count = n;
+    } else {
+        let (s, n) = squares::<T, H>(h, block - ends.g, block_len, lanes);
+        sum = s;
+        count = n;
+    }
+    if lanes > 1 {
+        sum = plane_sum(sum);
+        count = plane_sum(count);
+    }
+    if UNIT_POS_X == 0 {
+        partials[block * 2] = sum;
+        partials[block * 2 + 1] = f32::cast_from(count);
+    }
+}
+
+/// One to eight tensors without gaps, of one type and not empty, to `[blocks, 2]`: sums of squares of what is finite,
+/// and how many elements are not.
+pub(super) fn square_sums(tensors: &[CubeTensor]) -> CubeTensor {
+    let first = &tensors[0];
+    let (client, dtype) = (first.client.clone(), first.dtype);
+    let lens = tensors.iter().map(|tensor| tensor.meta.num_elements());
+    let total: usize = lens.sum();
+    let block_len = BLOCK * total.div_ceil(BLOCK * MOST_BLOCKS);
+    let mut blocks = 0;
+    let mut places = [0; TENSORS].into_iter().enumerate().map(|(number, _)| {
+        // What is not there has no blocks.
+        let tensor = tensors.get(number);
+        let len = tensor.map_or(0, |tensor| tensor.meta.num_elements());
+        blocks += len.div_ceil(block_len);
+        let tensor = tensor.unwrap_or(first).clone();
+        let vector_size = vector_size(&[tensor.meta.num_elements()], &[dtype]);
+        (tensor.into_tensor_arg(), vector_size, blocks)
+    });
+    let places: [_; TENSORS] = std::array::from_fn(|_| {
+        places.next().expect("invariant: as many as there are")
+    });
+    let ends = places.each_ref().map(|place| place.2);
+    let [a, b, c, d, e, f, g, h] = places;
+    let Planes { lanes, count, dim } = planes(&client, ends[TENSORS - 1]);
+    let partials = new_beside(first, Shape::new([ends[TENSORS - 1], 2]), DType::F32);
+    let at = address(&tensors.iter().collect::<Vec<_>>());
+    // SAFETY: planes check that their block is one of `partials`; a block lies in one tensor, and units stop at that
+    // tensor's length.
+    unsafe {
+        square_sum_kernel::launch_unchecked(
+            &client,
+            count,
+            dim,
+            at,
+            a.1,
+            b.1,
+            c.1,
+            d.1,
+            e.1,
+            f.1,
+            g.1,
+            h.1,
+            a.0,
+            b.0,
+            c.0,
+            d.0,
+            e.0,
+            f.0,
+            g.0,
+            h.0,
+            partials.clone().into_tensor_arg(),
+            BlockEndsLaunch::new(
+                ends[0], ends[1], ends[2], ends[3], ends[4], ends[5], ends[6], ends[7],
+            ),
+            block_len,
+            lanes,
+            dtype_to_storage_type(dtype),
+        );
+    }
+    partials
+}
