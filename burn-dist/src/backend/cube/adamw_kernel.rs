@@ -120,8 +120,7 @@ pub(super) fn adamw(
     let client = parameter.client.clone();
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&parameter, &gradient, &moment_1, &moment_2]);
-    let copied =
-        copy.map(|copy| new_beside(&parameter, parameter.meta.shape().clone(), copy));
+    let copied = copy.map(|copy| new_beside(&parameter, parameter.meta.shape().clone(), copy));
     let (parameter_out, to_parameter) = output(&parameter, 0);
     let (moment_1_out, to_moment_1) = output(&moment_1, 2);
     let (moment_2_out, to_moment_2) = output(&moment_2, 3);

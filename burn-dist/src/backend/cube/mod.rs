@@ -54,7 +54,8 @@ fn fits_adamw([parameter, gradient, moment_1, moment_2]: [&CubeTensor; 4]) -> bo
 fn add_partials(tensors: &[CubeTensor], sum: &mut SquareSum) {
     let partials = square_sum_kernel::square_sums(tensors);
     let read = try_read_sync(Cube::float_into_data(partials));
-    let Some(Ok(Ok(partials))) = read.map(|data| data.map(|data| data.into_vec::<f32>())) else {
+    let Some(Ok(Ok(partials))) = read.map(|data| data.map(|data| data.try_into_vec::<f32>()))
+    else {
         // What cannot be read is not known to be finite.
         return sum.add_not_finite(1);
     };

@@ -39,11 +39,7 @@ fn softmax_merge_kernel<F: Float, N: Size>(
     let sum = part + other_part;
     let divisor = select(no_keys && no_other_keys, 1.0, sum);
     // An output without keys may be anything.
-    let o = select(
-        no_keys,
-        zero,
-        Vector::cast_from(output[ABSOLUTE_POS]),
-    );
+    let o = select(no_keys, zero, Vector::cast_from(output[ABSOLUTE_POS]));
     let other = select(
         no_other_keys,
         zero,
@@ -64,7 +60,11 @@ pub(super) fn softmax_merge(
 ) -> (CubeTensor, CubeTensor) {
     let dtype = first.dtype;
     let (rows, columns) = (first.meta.shape()[0], first.meta.shape()[1]);
-    assert_eq!(other.meta.shape(), first.meta.shape(), "outputs of one shape");
+    assert_eq!(
+        other.meta.shape(),
+        first.meta.shape(),
+        "outputs of one shape"
+    );
     for log in [&log, &other_log] {
         assert_eq!(log.meta.num_elements(), rows, "a logarithm for each row");
     }

@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use super::launch::{Planes, address, new_beside, planes, vector_size};
 
 /// Tensors of one launch.
-pub(super) const TENSORS: usize = 8;
+const TENSORS: usize = 8;
 
 /// Elements of the smallest block; a multiple of what a plane reads at once.
 const BLOCK: usize = 4096;
@@ -90,9 +90,6 @@ fn square_sum_kernel<
     #[define(T)] _dtype: ElemType,
 ) {
     let block = CUBE_POS * CUBE_DIM_Y as usize + UNIT_POS_Y as usize;
-    if block >= ends.h {
-        terminate!();
-    }
     let mut sum = 0.0f32;
     let mut count = 0u32;
     if block < ends.a {
@@ -123,7 +120,7 @@ fn square_sum_kernel<
         let (s, n) = squares::<T, G>(g, block - ends.f, block_len, lanes);
         sum = s;
         count = n;
-    } else {
+    } else if block < ends.h {
         let (s, n) = squares::<T, H>(h, block - ends.g, block_len, lanes);
         sum = s;
         count = n;
@@ -132,40 +129,37 @@ fn square_sum_kernel<
         sum = plane_sum(sum);
         count = plane_sum(count);
     }
-    if UNIT_POS_X == 0 {
+    if UNIT_POS_X == 0 && block < ends.h {
         partials[block * 2] = sum;
         partials[block * 2 + 1] = f32::cast_from(count);
     }
 }
 
-/// One to eight tensors without gaps, of one type and not empty, to `[blocks, 2]`: sums of squares of what is finite,
-/// and how many elements are not.
+/// One to eight tensors without gaps, of one type and not empty, to `[blocks, 2]`: sums of squares of what is
+/// finite, and how many elements are not.
 pub(super) fn square_sums(tensors: &[CubeTensor]) -> CubeTensor {
     let first = &tensors[0];
+    assert!(tensors.len() <= TENSORS, "as many as a launch takes");
     let (client, dtype) = (first.client.clone(), first.dtype);
     let lens = tensors.iter().map(|tensor| tensor.meta.num_elements());
     let total: usize = lens.sum();
     let block_len = BLOCK * total.div_ceil(BLOCK * MOST_BLOCKS);
     let mut blocks = 0;
-    let mut places = [0; TENSORS].into_iter().enumerate().map(|(number, _)| {
+    let arguments: [_; TENSORS] = std::array::from_fn(|number| {
         // What is not there has no blocks.
         let tensor = tensors.get(number);
-        let len = tensor.map_or(0, |tensor| tensor.meta.num_elements());
-        blocks += len.div_ceil(block_len);
+        blocks += tensor.map_or(0, |tensor| tensor.meta.num_elements().div_ceil(block_len));
         let tensor = tensor.unwrap_or(first).clone();
         let vector_size = vector_size(&[tensor.meta.num_elements()], &[dtype]);
         (tensor.into_tensor_arg(), vector_size, blocks)
     });
-    let places: [_; TENSORS] = std::array::from_fn(|_| {
-        places.next().expect("invariant: as many as there are")
-    });
-    let ends = places.each_ref().map(|place| place.2);
-    let [a, b, c, d, e, f, g, h] = places;
+    let ends = arguments.each_ref().map(|argument| argument.2);
+    let [a, b, c, d, e, f, g, h] = arguments;
     let Planes { lanes, count, dim } = planes(&client, ends[TENSORS - 1]);
     let partials = new_beside(first, Shape::new([ends[TENSORS - 1], 2]), DType::F32);
     let at = address(&tensors.iter().collect::<Vec<_>>());
-    // SAFETY: planes check that their block is one of `partials`; a block lies in one tensor, and units stop at that
-    // tensor's length.
+    // SAFETY: planes look whether their block is one of `partials` before they read or write; a block lies in one
+    // tensor, and units stop at that tensor's length.
     unsafe {
         square_sum_kernel::launch_unchecked(
             &client,

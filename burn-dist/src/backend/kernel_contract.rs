@@ -1,1 +1,0 @@
-//! What every backend's kernels are tested for.
