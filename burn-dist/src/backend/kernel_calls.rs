@@ -1,7 +1,8 @@
 //! Single passes over tensors without a graph: each by its kernel or by its twin.
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Int, Tensor};
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Int, Shape, Tensor};
 
 use super::kernel_twins as twins;
 use super::{DistributedBackend, KernelBackend, KernelChoice};
@@ -91,11 +92,12 @@ pub fn unpack<const D: usize>(
     choice: KernelChoice,
 ) -> Tensor<D> {
     let (bucket, len) = (bucket.into_dispatch(), shape.iter().product());
-    let part: Tensor<1> = tensor(match choice {
+    let part = match choice {
         KernelChoice::Fused => Dispatch::kernel_unpack(bucket, start, len, scale, dtype),
         KernelChoice::Twin => twins::unpack::<Dispatch>(bucket, start, len, scale, dtype),
-    });
-    part.reshape(shape)
+    };
+    // A dim of 0 means another thing to `Tensor::reshape`.
+    tensor(Dispatch::float_reshape(part, Shape::new(shape)))
 }
 
 /// The sum of squares of all elements of all tensors: exact, but on CubeCL's devices, where eight tensors take

@@ -30,11 +30,30 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::KernelBackend;
 use super::kernel_twins as twins;
-use crate::kernels::{AdamWStep, SgdStep, SquareSum};
-use launch::is_small_float;
+use crate::kernels::{AdamWStep, ROW_PARTS, SgdStep, SquareSum};
+use launch::{is_small_float, new_beside};
 
 fn is_empty(tensor: &CubeTensor) -> bool {
     tensor.meta.num_elements() == 0
+}
+
+/// Without elements: operations of Burn, and so the twins, do not take all of such views.
+fn empty(beside: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
+    debug_assert_eq!(shape.num_elements(), 0);
+    new_beside(beside, shape, dtype)
+}
+
+/// A merge of outputs without elements, whose rows may still have logarithms.
+fn merge_logs(outputs: [CubeTensor; 2], logs: [CubeTensor; 2]) -> (CubeTensor, CubeTensor) {
+    let [output, _] = outputs;
+    if is_empty(&logs[0]) {
+        let [log, _] = logs;
+        return (output, log);
+    }
+    let rows = Shape::new([logs[0].meta.num_elements(), 1]);
+    let column = zeros(output.device.clone(), rows, output.dtype);
+    let (_, log) = twins::softmax_merge::<Cube>([column.clone(), column], logs);
+    (output, log)
 }
 
 fn is_target(dtype: DType) -> bool {
@@ -46,8 +65,7 @@ fn fits_adamw([parameter, gradient, moment_1, moment_2]: [&CubeTensor; 4]) -> bo
     let dtype = parameter.dtype;
     let is_one_type = [moment_1, moment_2].iter().all(|m| m.dtype == dtype);
     let widens = dtype == DType::F32 && is_small_float(gradient.dtype);
-    let fits = is_small_float(dtype) && (gradient.dtype == dtype || widens);
-    is_one_type && fits && !is_empty(parameter)
+    is_one_type && is_small_float(dtype) && (gradient.dtype == dtype || widens)
 }
 
 /// Adds the partial sums that [`square_sum_kernel::square_sums`] makes of tensors of one type.
@@ -73,6 +91,9 @@ impl KernelBackend for Cube {
         moment_2: CubeTensor,
         step: AdamWStep,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        if is_empty(&parameter) {
+            return (parameter, moment_1, moment_2);
+        }
         if !fits_adamw([&parameter, &gradient, &moment_1, &moment_2]) {
             return twins::adamw::<Self>(parameter, gradient, moment_1, moment_2, &step);
         }
@@ -89,6 +110,10 @@ impl KernelBackend for Cube {
         step: AdamWStep,
         copy: DType,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        if is_empty(&parameter) {
+            let copy = empty(&parameter, parameter.meta.shape().clone(), copy);
+            return (parameter, moment_1, moment_2, copy);
+        }
         let fits = fits_adamw([&parameter, &gradient, &moment_1, &moment_2]);
         if !fits || !is_small_float(copy) {
             let (parameter, moment_1, moment_2) =
@@ -109,9 +134,12 @@ impl KernelBackend for Cube {
         velocity: CubeTensor,
         step: SgdStep,
     ) -> (CubeTensor, CubeTensor) {
+        if is_empty(&parameter) {
+            return (parameter, velocity);
+        }
         let dtype = parameter.dtype;
         let is_one_type = [&gradient, &velocity].iter().all(|t| t.dtype == dtype);
-        if !is_one_type || !is_small_float(dtype) || is_empty(&parameter) {
+        if !is_one_type || !is_small_float(dtype) {
             return twins::sgd::<Self>(parameter, gradient, velocity, &step);
         }
         sgd_kernel::sgd([parameter, gradient, velocity].map(into_contiguous), &step)
@@ -136,7 +164,7 @@ impl KernelBackend for Cube {
         dtype: DType,
     ) -> CubeTensor {
         if len == 0 {
-            return zeros(bucket.device, Shape::new([0]), dtype);
+            return empty(&bucket, Shape::new([0]), dtype);
         }
         if !is_small_float(bucket.dtype) || !is_small_float(dtype) {
             return twins::unpack::<Self>(bucket, start, len, scale, dtype);
@@ -172,7 +200,11 @@ impl KernelBackend for Cube {
     }
 
     fn kernel_rank_sum(parts: CubeTensor, is_mean: bool) -> CubeTensor {
-        if !is_small_float(parts.dtype) || is_empty(&parts) {
+        if is_empty(&parts) {
+            let shape = Shape::from(parts.meta.shape()[1..].to_vec());
+            return empty(&parts, shape, parts.dtype);
+        }
+        if !is_small_float(parts.dtype) {
             return twins::rank_sum::<Self>(parts, is_mean);
         }
         rank_sum_kernel::rank_sum(into_contiguous(parts), is_mean)
@@ -188,7 +220,10 @@ impl KernelBackend for Cube {
         let is_one_type = other_output.dtype == dtype;
         let fits = is_one_type && [&log, &other_log].iter().all(|log| log.dtype == DType::F32);
         let (outputs, logs) = ([output, other_output], [log, other_log]);
-        if !fits || !is_small_float(dtype) || is_empty(&outputs[0]) {
+        if is_empty(&outputs[0]) {
+            return merge_logs(outputs, logs);
+        }
+        if !fits || !is_small_float(dtype) {
             return twins::softmax_merge::<Self>(outputs, logs);
         }
         let (outputs, logs) = (outputs.map(into_contiguous), logs.map(into_contiguous));
@@ -196,8 +231,15 @@ impl KernelBackend for Cube {
     }
 
     fn kernel_row_parts(logits: CubeTensor, targets: CubeTensor, tokens: usize) -> CubeTensor {
+        if logits.meta.shape()[0] == 0 {
+            return empty(
+                &logits,
+                Shape::new([0, ROW_PARTS]),
+                twins::wide(logits.dtype),
+            );
+        }
         let fits = is_small_float(logits.dtype) && is_target(targets.dtype);
-        if !fits || is_empty(&logits) || tokens == 0 {
+        if !fits || tokens == 0 {
             return twins::row_parts::<Self>(logits, targets, tokens);
         }
         let [logits, targets] = [logits, targets].map(into_contiguous);
@@ -210,8 +252,11 @@ impl KernelBackend for Cube {
         slopes: CubeTensor,
         tokens: usize,
     ) -> CubeTensor {
+        if is_empty(&logits) {
+            return logits;
+        }
         let fits = is_small_float(logits.dtype) && is_target(targets.dtype);
-        if !fits || slopes.dtype != DType::F32 || is_empty(&logits) {
+        if !fits || slopes.dtype != DType::F32 {
             return twins::row_slopes::<Self>(logits, targets, slopes, tokens);
         }
         let [logits, targets, slopes] = [logits, targets, slopes].map(into_contiguous);
