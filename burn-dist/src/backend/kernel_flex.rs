@@ -47,6 +47,12 @@ fn is_kernel_float(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
 }
 
+/// Whether kernels convert between these types with one rounding: from 64 bits to 16 they go by 32.
+fn rounds_once(from: DType, to: DType) -> bool {
+    let is_through_32_bits = from == DType::F64 && matches!(to, DType::F16 | DType::BF16);
+    is_kernel_float(from) && is_kernel_float(to) && !is_through_32_bits
+}
+
 /// Runs a body with `$name` as the type of a float that kernels compute on.
 macro_rules! with_float {
     ($dtype:expr, $name:ident => $body:expr) => {
@@ -261,6 +267,7 @@ impl KernelBackend for Flex {
     ) -> WithCopy {
         let tensors = [parameter, gradient, moment_1, moment_2];
         let stepped = match copy {
+            _ if !rounds_once(tensors[0].dtype(), copy) => Err(tensors),
             DType::BF16 => with_step_types!(tensors, adamw_bf16_copies, &step),
             DType::F16 => with_step_types!(tensors, adamw_f16_copies, &step),
             _ => Err(tensors),
@@ -290,7 +297,7 @@ impl KernelBackend for Flex {
 
     fn kernel_pack(bucket: FlexTensor, part: FlexTensor, start: usize, scale: f64) -> FlexTensor {
         let dtype = bucket.dtype();
-        if !is_kernel_float(dtype) || !is_kernel_float(part.dtype()) {
+        if !rounds_once(part.dtype(), dtype) {
             return twins::pack::<Self>(bucket, part, start, scale);
         }
         let part = without_gaps(part);
@@ -310,7 +317,7 @@ impl KernelBackend for Flex {
         scale: f64,
         dtype: DType,
     ) -> FlexTensor {
-        if !is_kernel_float(dtype) || !is_kernel_float(bucket.dtype()) {
+        if !rounds_once(bucket.dtype(), dtype) {
             return twins::unpack::<Self>(bucket, start, len, scale, dtype);
         }
         let bucket = without_gaps(bucket);

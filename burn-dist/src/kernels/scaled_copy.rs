@@ -7,7 +7,7 @@ use super::{KernelFloat, WideFloat};
 /// first-level cache.
 const BLOCK: usize = 1024;
 
-/// `to = from * scale`: in the wide type of `A`, rounded once to `B`.
+/// `to = from * scale`: in the wide type of `A`, rounded once to `B`; from 64 bits to 16 by way of 32.
 ///
 /// # Panics
 /// If lengths differ.

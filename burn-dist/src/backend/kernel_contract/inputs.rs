@@ -56,12 +56,12 @@ impl Input {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            state >> 40
+            state >> 11
         };
         let values = (0..len).map(|_| match next() {
             random if random % 13 == 0 => 0.0,
             random if random % 13 == 1 => -0.0,
-            random => (random % 4001) as f64 / 1000.0 - 2.0,
+            random => random as f64 / 2f64.powi(51) - 2.0,
         });
         values.collect()
     }

@@ -35,7 +35,7 @@ fn devices() -> Vec<Device> {
 
 /// Fewer with CubeCL's CPU, which compiles a kernel for each combination of types and widths.
 fn config() -> ProptestConfig {
-    ProptestConfig::with_cases(if cfg!(feature = "cpu") { 24 } else { 96 })
+    ProptestConfig::with_cases(if cfg!(feature = "cpu") { 64 } else { 96 })
 }
 
 fn is_flex(device: &Device) -> bool {

@@ -32,7 +32,7 @@ fn check_row_parts(device: &Device, input: &Input) {
     let right = backend::row_parts(logits, targets, tokens, KernelChoice::Twin);
     let bound = Bound::Near(tokens.max(1) as f64);
     // The largest and the target's are not added up.
-    for (column, bound) in [Bound::Bits, bound, Bound::Bits, bound]
+    for (column, bound) in [Bound::Equal, bound, Bound::Equal, bound]
         .into_iter()
         .enumerate()
     {
