@@ -7,6 +7,7 @@
 //! | `store/` | the key-value store by which ranks find each other |
 //! | `handshake.rs` | who may connect |
 //! | `peers.rs` | connections between ranks |
+//! | `nccl_start.rs` | NCCL, if the options ask for it |
 //! | `flight_signal.rs` | recordings on demand |
 //! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs` | starting ranks |
 //!
@@ -19,6 +20,7 @@ mod host_list;
 mod launch_processes;
 mod launch_signals;
 mod launch_threads;
+mod nccl_start;
 mod output;
 mod peers;
 mod process_launch;

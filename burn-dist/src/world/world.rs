@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::environment::is_loopback;
 use super::flight_signal::{self, FlightSignal};
+use super::nccl_start::{self, Nccl};
 use super::peers::Peers;
 use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
 use crate::communicator::{
@@ -41,6 +42,7 @@ struct Inner {
     local_size: usize,
     options: WorldOptions,
     fabric: Fabric,
+    nccl: Option<Nccl>,
     recorder: Option<FlightRecorder>,
     /// Writes the recording when somebody asks; a launch of threads has one for all.
     _signal: Option<FlightSignal>,
@@ -71,7 +73,8 @@ impl World {
     ///
     /// # Errors
     /// [`DistError::Environment`] with everything that is missing or contradicts itself,
-    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`] naming the ranks that did not come.
+    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`] naming the ranks that did not come;
+    /// [`DistError::Config`] for each of what NCCL needs and is not there, if the options ask for NCCL.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(WorldOptions::default())
     }
@@ -104,6 +107,9 @@ impl World {
         if let Some(timeout) = environment.step_timeout {
             options.step_timeout = timeout;
         }
+        // First: a rank without it must not keep the others waiting.
+        let library = environment.nccl_library.as_deref();
+        let nccl = nccl_start::start(&options, library, 0, environment.local_size)?;
         let fabric = match environment.world_size {
             1 => Fabric::Threads(InProcessHub::new()),
             #[cfg(feature = "mpi")]
@@ -125,6 +131,7 @@ impl World {
             local_size: environment.local_size,
             options,
             fabric,
+            nccl,
             recorder,
             _signal: signal,
             generations: Mutex::default(),
@@ -194,7 +201,8 @@ impl World {
 
     /// One rank.
     pub fn solo() -> Self {
-        Self::thread(0, 1, WorldOptions::default(), InProcessHub::new(), None)
+        let hub = InProcessHub::new();
+        Self::thread(0, 1, WorldOptions::default(), hub, None, None)
     }
 
     /// A rank that is a thread of this process.
@@ -203,6 +211,7 @@ impl World {
         world_size: usize,
         options: WorldOptions,
         hub: InProcessHub,
+        nccl: Option<Nccl>,
         recorder: Option<FlightRecorder>,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -212,6 +221,7 @@ impl World {
             local_size: world_size,
             options,
             fabric: Fabric::Threads(hub),
+            nccl,
             recorder,
             _signal: None,
             generations: Mutex::default(),
@@ -254,7 +264,8 @@ impl World {
     ///
     /// # Errors
     /// [`DistError::Config`] if a rank stands twice, is outside the world, or if this rank is not a
-    /// member; [`DistError::Rendezvous`] naming the members that did not come in time.
+    /// member, over NCCL also if members share a device or have different versions;
+    /// [`DistError::Rendezvous`] naming the members that did not come in time.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<ProcessGroup> {
         self.group_with(name, ranks, self.0.options.communicator())
     }
@@ -298,6 +309,7 @@ impl World {
                 )?)
             }
         };
+        let communicator = nccl_start::beside(inner.nccl.as_ref(), communicator, options)?;
         Ok(ProcessGroup::new(communicator))
     }
 

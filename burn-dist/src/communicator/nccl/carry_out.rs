@@ -89,14 +89,14 @@ pub(super) unsafe fn carry_out(
             send_counts,
             recv_counts,
         } => {
-            let width = call.shape[1..].iter().product::<usize>() * per_element;
-            let bytes = (width / per_element.max(1) * call.dtype.size()) as u64;
+            let width = call.shape[1..].iter().product::<usize>();
+            let bytes = (width * call.dtype.size()) as u64;
             let halves = |counts: &[usize], start: u64, sends: bool| {
                 let mut row = 0;
                 let halves = counts.iter().enumerate().map(|(peer, &rows)| {
                     let address = start + row * bytes;
                     row += rows as u64;
-                    let count = rows * width;
+                    let count = rows * width * per_element;
                     Move { peer, address, count, sends }
                 });
                 halves.collect::<Vec<Move>>()

@@ -73,13 +73,8 @@ impl Connection {
             }
         }
         let this = Self { nccl, context, comm: Mutex::new(Some(comm)) };
-        match this.settle(patience) {
-            Ok(()) => Ok(this),
-            Err(fault) => {
-                this.abort();
-                Err(fault)
-            }
-        }
+        // A dropped one is aborted.
+        this.settle(patience).map(|()| this)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
@@ -157,6 +152,12 @@ impl Connection {
             // SAFETY: as for `abort`; the communicator has been finalized.
             unsafe { self.nccl.comm_destroy(comm) };
         }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 

@@ -48,13 +48,14 @@ impl NcclCommunicator {
         inner: Arc<dyn Communicator>,
         options: CommunicatorOptions,
     ) -> Result<Self> {
-        let connection = meet(runtime, &*inner, &options)?;
         let context = runtime.context().clone();
         let no_stream = |problem: String| DistError::config(
             format!("CUDA device {} gives no stream: {problem}", runtime.device_index()),
             "see what `nvidia-smi` says",
         );
+        // Before the members meet: a rank that fails after it leaves them waiting.
         let stream = context.stream().map_err(no_stream)?;
+        let connection = meet(runtime, &*inner, &options)?;
         let name = format!("nccl {}", inner.members().name());
         let shared = Arc::new(Shared::new(inner, context, connection, stream, options.timeout));
         let watched = shared.clone();
