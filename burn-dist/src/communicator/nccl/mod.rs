@@ -23,6 +23,8 @@ mod cuda_driver;
 mod cuda_functions;
 mod device_context;
 #[cfg(test)]
+mod fake_nccl;
+#[cfg(test)]
 mod fakes;
 mod foreign;
 mod nccl_communicator;

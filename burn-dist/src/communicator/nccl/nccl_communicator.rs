@@ -28,7 +28,7 @@ use crate::error::{DistError, Result};
 /// that a program that differs between ranks gets the same errors as everywhere, before NCCL waits for ever.
 #[derive(Debug)]
 pub struct NcclCommunicator {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     device: usize,
     /// Members compare what they call.
     compares: bool,
@@ -167,6 +167,7 @@ impl DeviceCommunicator for NcclCommunicator {
             self.agree(&call)?;
         }
         self.shared.make_room();
+        self.refuse_poisoned(&call.operation)?;
         let named = Named {
             sequence: *started,
             operation: describe(&call.operation, call.dtype, &call.shape),
