@@ -44,11 +44,16 @@ fn a_world_without_what_nccl_needs_fails_at_once() {
     let (device, expected) = match CudaDriver::load() {
         Ok(driver) => {
             let count = driver.device_count();
-            (count, format!("CUDA device {count} is asked for, but this process sees {count}"))
+            (
+                count,
+                format!("CUDA device {count} is asked for, but this process sees {count}"),
+            )
         }
         Err(error) => (0, error.to_string()),
     };
-    let error = World::from_env_with(on(device)).expect_err("it is missing").to_string();
+    let error = World::from_env_with(on(device))
+        .expect_err("it is missing")
+        .to_string();
     assert!(error.starts_with(&expected), "{error}");
     let ran = std::sync::atomic::AtomicBool::new(false);
     let threads = launch_threads(2, on(device), |_| {
@@ -58,5 +63,9 @@ fn a_world_without_what_nccl_needs_fails_at_once() {
     let error = threads.expect_err("it is missing").to_string();
     assert!(error.starts_with(&expected), "{error}");
     assert!(!ran.into_inner(), "no rank runs");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
 }

@@ -31,8 +31,8 @@ impl CollectiveCall for burn::backend::Flex {}
 
 impl CollectiveCall for burn::backend::Dispatch {}
 
-impl<B: Backend, C: burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy> CollectiveCall
-    for burn::backend::Autodiff<B, C>
+impl<B: Backend, C: burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy>
+    CollectiveCall for burn::backend::Autodiff<B, C>
 {
 }
 

@@ -63,12 +63,18 @@ mod cuda {
         if own != device.device_index() {
             return Err(group.invalid_call(
                 operation.name(),
-                format!("the tensor is on CUDA device {own}, but the group on {}", device.device_index()),
+                format!(
+                    "the tensor is on CUDA device {own}, but the group on {}",
+                    device.device_index()
+                ),
                 "move the tensor there, or name the device in the world's options",
             ));
         }
         let input = into_contiguous(tensor);
-        let in_place = matches!(operation, Operation::AllReduce(_) | Operation::Broadcast { .. });
+        let in_place = matches!(
+            operation,
+            Operation::AllReduce(_) | Operation::Broadcast { .. }
+        );
         let output = match in_place && input.handle.can_mut() {
             true => input.clone(),
             false => empty_device_contiguous_dtype(
@@ -81,10 +87,15 @@ mod cuda {
         // Blocks until the device's thread has submitted all that comes before, so that an event stands for it.
         let address = |tensor: &CubeTensor| {
             let client = &tensor.client;
-            let found = client.get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone());
+            let found =
+                client.get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone());
             found.map_err(|error| {
                 let hint = "look at the device's own error above";
-                group.invalid_call(operation.name(), format!("no address of a tensor: {error}"), hint)
+                group.invalid_call(
+                    operation.name(),
+                    format!("no address of a tensor: {error}"),
+                    hint,
+                )
             })
         };
         let (from, to) = (address(&input)?, address(&output)?);

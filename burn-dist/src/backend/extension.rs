@@ -8,7 +8,8 @@ use burn::tensor::Shape;
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
 use super::{
-    BackwardMark, CollectiveCall, ColumnProduct, Conjugate, DeferredProduct, GradientHook, staged, unshard,
+    BackwardMark, CollectiveCall, ColumnProduct, Conjugate, DeferredProduct, GradientHook, staged,
+    unshard,
 };
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.

@@ -32,7 +32,10 @@ pub(super) fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> Float
 
 /// Runs the forward step. On failure the group is poisoned and the result is NaN throughout, so that it can
 /// never be taken for good: backward passes cannot return an error.
-pub(super) fn run<B: CollectiveCall>(tensor: FloatTensor<B>, conjugate: &Conjugate) -> FloatTensor<B> {
+pub(super) fn run<B: CollectiveCall>(
+    tensor: FloatTensor<B>,
+    conjugate: &Conjugate,
+) -> FloatTensor<B> {
     let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device());
     let (step, group) = (&conjugate.forward, &conjugate.group);
     let place = CallPlace {

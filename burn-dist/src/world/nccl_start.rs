@@ -39,7 +39,9 @@ pub(super) fn start(
     match options.nccl {
         None => Ok(None),
         Some(device) => Err(crate::error::DistError::config(
-            format!("NCCL on CUDA device {device} is asked for, but burn-dist was built without its feature `cuda`"),
+            format!(
+                "NCCL on CUDA device {device} is asked for, but burn-dist was built without its feature `cuda`"
+            ),
             "build with `--features cuda`, or leave `nccl` out of the world's options",
         )),
     }

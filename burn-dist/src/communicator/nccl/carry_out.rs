@@ -17,10 +17,12 @@ pub(super) fn refusal(operation: &Operation, dtype: DType) -> Option<(String, &'
             "it is for arrays in host memory".into(),
             "call it on the communicator itself, or use send_recv",
         )),
-        Operation::AllReduce(_) | Operation::ReduceScatter(_) if data_type(dtype).is_none() => Some((
-            format!("NCCL cannot reduce {}", dtype.name()),
-            "convert the array to a type that NCCL has, as f32 or i32",
-        )),
+        Operation::AllReduce(_) | Operation::ReduceScatter(_) if data_type(dtype).is_none() => {
+            Some((
+                format!("NCCL cannot reduce {}", dtype.name()),
+                "convert the array to a type that NCCL has, as f32 or i32",
+            ))
+        }
         _ => None,
     }
 }
@@ -97,7 +99,12 @@ pub(super) unsafe fn carry_out(
                     let address = start + row * bytes;
                     row += rows as u64;
                     let count = rows * width * per_element;
-                    Move { peer, address, count, sends }
+                    Move {
+                        peer,
+                        address,
+                        count,
+                        sends,
+                    }
                 });
                 halves.collect::<Vec<Move>>()
             };
@@ -105,8 +112,17 @@ pub(super) unsafe fn carry_out(
             all.extend(halves(recv_counts, receive, false));
             moves(all)
         }
-        Operation::SendRecv { to, from, receive: shape } => {
-            let half = |peer: usize, address: u64, count: usize, sends: bool| Move { peer, address, count, sends };
+        Operation::SendRecv {
+            to,
+            from,
+            receive: shape,
+        } => {
+            let half = |peer: usize, address: u64, count: usize, sends: bool| Move {
+                peer,
+                address,
+                count,
+                sends,
+            };
             let sent = to.map(|to| half(to, send, count, true));
             let received = shape.iter().product::<usize>() * per_element;
             let received = from.map(|from| half(from, receive, received, false));
@@ -114,7 +130,15 @@ pub(super) unsafe fn carry_out(
         }
         // SAFETY: the scratch byte is there for this.
         Operation::Barrier => connection.call(|nccl, comm| unsafe {
-            nccl.all_reduce(scratch, scratch, 1, BYTE, reduction(ReduceOp::Max), comm, stream)
+            nccl.all_reduce(
+                scratch,
+                scratch,
+                1,
+                BYTE,
+                reduction(ReduceOp::Max),
+                comm,
+                stream,
+            )
         }),
         Operation::Gather { .. } | Operation::Scatter { .. } => {
             unreachable!("invariant: {} was refused", call.operation.name())
@@ -140,7 +164,13 @@ unsafe fn grouped(
             return started;
         }
         let mut first_failure = SUCCESS;
-        for &Move { peer, address, count, sends } in moves {
+        for &Move {
+            peer,
+            address,
+            count,
+            sends,
+        } in moves
+        {
             let peer = peer as c_int;
             let result = match sends {
                 true => nccl.send(address, count, kind, peer, comm, stream),

@@ -72,13 +72,19 @@ impl Connection {
                 return Err(Fault::Failed(result, words(&*nccl, result, None)));
             }
         }
-        let this = Self { nccl, context, comm: Mutex::new(Some(comm)) };
+        let this = Self {
+            nccl,
+            context,
+            comm: Mutex::new(Some(comm)),
+        };
         // A dropped one is aborted.
         this.settle(patience).map(|()| this)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.comm.lock().expect("invariant: no panic under this lock")
+        self.comm
+            .lock()
+            .expect("invariant: no panic under this lock")
     }
 
     /// Calls NCCL, in the device's context and alone in this communicator.
@@ -88,11 +94,17 @@ impl Connection {
     ) -> Result<(), Fault> {
         let comm = self.lock();
         let handle = comm.ok_or(Fault::GivenUp)?;
-        let _entered = self.context.enter().map_err(|text| Fault::Failed(-1, text))?;
+        let _entered = self
+            .context
+            .enter()
+            .map_err(|text| Fault::Failed(-1, text))?;
         let result = f(&*self.nccl, handle);
         match is_good(result) {
             true => Ok(()),
-            false => Err(Fault::Failed(result, words(&*self.nccl, result, Some(handle)))),
+            false => Err(Fault::Failed(
+                result,
+                words(&*self.nccl, result, Some(handle)),
+            )),
         }
     }
 

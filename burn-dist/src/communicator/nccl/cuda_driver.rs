@@ -11,7 +11,8 @@ use crate::error::{DistError, Result};
 
 const NAME: &str = "libcuda.so.1";
 
-const WITHOUT: &str = "or leave `nccl` out of the world's options: groups then go through host memory";
+const WITHOUT: &str =
+    "or leave `nccl` out of the world's options: groups then go through host memory";
 
 /// CUDA's driver, started. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -68,7 +69,10 @@ impl CudaDriver {
         let started = unsafe { functions.init(0) };
         if started != SUCCESS && started != NO_DEVICE {
             return Err(DistError::config(
-                format!("the NVIDIA driver does not start: {}", words(&*functions, started)),
+                format!(
+                    "the NVIDIA driver does not start: {}",
+                    words(&*functions, started)
+                ),
                 format!("see what `nvidia-smi` says, {WITHOUT}"),
             ));
         }
@@ -107,7 +111,8 @@ impl CudaDriver {
         // SAFETY: the name is written with its zero into as many bytes as are said to be there.
         let result = device.map(|device| unsafe {
             let length = name.len() as c_int;
-            self.functions.device_get_name(name.as_mut_ptr(), length, device)
+            self.functions
+                .device_get_name(name.as_mut_ptr(), length, device)
         });
         match result {
             // SAFETY: the array was all zeros, and its last byte still is.
@@ -129,11 +134,15 @@ impl CudaDriver {
             true => format!(
                 "CUDA device {index} is asked for, but this process sees {count}; the host has {local_size} ranks"
             ),
-            false => format!("CUDA device {index} is asked for, but this process sees {count}, from 0"),
+            false => {
+                format!("CUDA device {index} is asked for, but this process sees {count}, from 0")
+            }
         };
         Err(DistError::config(
             problem,
-            format!("start at most one rank per device on each host, give each rank a device of its own, {WITHOUT}"),
+            format!(
+                "start at most one rank per device on each host, give each rank a device of its own, {WITHOUT}"
+            ),
         ))
     }
 

@@ -47,8 +47,15 @@ impl DeviceContext {
         let device = driver.device(index)?;
         let mut context: Handle = 0;
         // SAFETY: the device is one of the driver's; `drop` gives the context back.
-        check(&*cuda, unsafe { cuda.primary_context_retain(&mut context, device) })?;
-        let mut this = Self { cuda, device, context, scratch: 0 };
+        check(&*cuda, unsafe {
+            cuda.primary_context_retain(&mut context, device)
+        })?;
+        let mut this = Self {
+            cuda,
+            device,
+            context,
+            scratch: 0,
+        };
         let mut scratch = 0;
         {
             let _entered = this.enter()?;
@@ -87,14 +94,20 @@ impl DeviceContext {
         let mut handle = 0;
         // SAFETY: a context is current; `drop` gives the stream back.
         self.check(unsafe { self.cuda.stream_create(&mut handle, NON_BLOCKING) })?;
-        Ok(Stream { context: self.clone(), handle })
+        Ok(Stream {
+            context: self.clone(),
+            handle,
+        })
     }
 
     fn event(self: &Arc<Self>) -> Outcome<Event> {
         let mut handle = 0;
         // SAFETY: the caller has entered the context; `drop` gives the event back.
         self.check(unsafe { self.cuda.event_create(&mut handle, WITHOUT_TIMING) })?;
-        Ok(Event { context: self.clone(), handle })
+        Ok(Event {
+            context: self.clone(),
+            handle,
+        })
     }
 
     /// Everything that was submitted to the device so far. The context must be entered.

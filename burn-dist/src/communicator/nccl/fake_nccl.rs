@@ -49,7 +49,9 @@ impl NcclFunctions for FakeNccl {
             *comm = self.0.give("comm");
             (*config).blocking
         };
-        self.0.note(format!("init {rank} of {ranks}, own id: {own}, blocking: {blocking}"));
+        self.0.note(format!(
+            "init {rank} of {ranks}, own id: {own}, blocking: {blocking}"
+        ));
         IN_PROGRESS
     }
 

@@ -77,7 +77,10 @@ impl Machine {
     }
 
     pub(super) fn runtime(self: &Arc<Self>) -> NcclRuntime {
-        let (driver, library) = (self.driver().expect("invariant: a driver"), self.library().expect("invariant: NCCL"));
+        let (driver, library) = (
+            self.driver().expect("invariant: a driver"),
+            self.library().expect("invariant: NCCL"),
+        );
         NcclRuntime::new(library, &driver, 0, 1).expect("invariant: a device")
     }
 
@@ -114,7 +117,9 @@ impl Machine {
     pub(super) fn take_back(&self, handle: Handle, kind: &str) {
         let found = lock(&self.alive).remove(&handle);
         if found != Some(kind) {
-            self.forbid(format!("{handle} is given back as a {kind}, but is {found:?}"));
+            self.forbid(format!(
+                "{handle} is given back as a {kind}, but is {found:?}"
+            ));
         }
     }
 

@@ -12,6 +12,7 @@
 //! | `carry_out.rs` | a call as NCCL's functions |
 //! | `watchdog.rs` | calls that do not end |
 //! | `nccl_communicator.rs` | the communicator |
+//! | `fakes.rs`, `fake_nccl.rs`, `fake_ranks.rs` | both libraries as tests play them |
 //!
 //! Both libraries are found when the program runs, so that it starts where there are none. The declarations are
 //! this crate's own: those of a binding follow the CUDA version that it was built against, and a result that its
@@ -25,6 +26,8 @@ mod device_context;
 #[cfg(test)]
 mod fake_nccl;
 #[cfg(test)]
+mod fake_ranks;
+#[cfg(test)]
 mod fakes;
 mod foreign;
 mod nccl_communicator;
@@ -32,8 +35,6 @@ mod nccl_functions;
 mod nccl_library;
 mod nccl_runtime;
 mod rendezvous;
-#[cfg(test)]
-mod tests;
 mod watchdog;
 
 pub use cuda_driver::CudaDriver;

@@ -16,8 +16,8 @@ use super::watchdog::{Named, Shared, Started};
 use crate::communicator::device_work::PendingDeviceCall;
 use crate::communicator::validate::validate_parts;
 use crate::communicator::{
-    Call, Communicator, CommunicatorOptions, DeviceCall, DeviceCommunicator, DeviceWork, HostBuffer,
-    Members, MemoryPool, Operation, Traffic, Work,
+    Call, Communicator, CommunicatorOptions, DeviceCall, DeviceCommunicator, DeviceWork,
+    HostBuffer, Members, MemoryPool, Operation, Traffic, Work,
 };
 use crate::deadline::deadline;
 use crate::error::{DistError, Result};
@@ -49,17 +49,30 @@ impl NcclCommunicator {
         options: CommunicatorOptions,
     ) -> Result<Self> {
         let context = runtime.context().clone();
-        let no_stream = |problem: String| DistError::config(
-            format!("CUDA device {} gives no stream: {problem}", runtime.device_index()),
-            "see what `nvidia-smi` says",
-        );
+        let no_stream = |problem: String| {
+            DistError::config(
+                format!(
+                    "CUDA device {} gives no stream: {problem}",
+                    runtime.device_index()
+                ),
+                "see what `nvidia-smi` says",
+            )
+        };
         // Before the members meet: a rank that fails after it leaves them waiting.
         let stream = context.stream().map_err(no_stream)?;
         let connection = meet(runtime, &*inner, &options)?;
         let name = format!("nccl {}", inner.members().name());
-        let shared = Arc::new(Shared::new(inner, context, connection, stream, options.timeout));
+        let shared = Arc::new(Shared::new(
+            inner,
+            context,
+            connection,
+            stream,
+            options.timeout,
+        ));
         let watched = shared.clone();
-        let watchdog = std::thread::Builder::new().name(name).spawn(move || watched.watch());
+        let watchdog = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || watched.watch());
         let watchdog = watchdog.map_err(|error| {
             DistError::config(
                 format!("no thread to look after NCCL: {error}"),
@@ -90,7 +103,9 @@ impl NcclCommunicator {
 
     /// The same call on nothing, in host memory: an array without elements that has the shape among its dims.
     fn agree(&self, call: &DeviceCall) -> Result<()> {
-        let beside = |dims: &[usize]| -> Vec<usize> { std::iter::once(0).chain(dims.iter().copied()).collect() };
+        let beside = |dims: &[usize]| -> Vec<usize> {
+            std::iter::once(0).chain(dims.iter().copied()).collect()
+        };
         let (operation, shape) = match &call.operation {
             Operation::Barrier => (Operation::Barrier, vec![0]),
             Operation::AllToAll { .. } => {
@@ -100,12 +115,17 @@ impl NcclCommunicator {
             }
             Operation::SendRecv { to, from, receive } => {
                 let (to, from, receive) = (*to, *from, beside(receive));
-                (Operation::SendRecv { to, from, receive }, beside(&call.shape))
+                (
+                    Operation::SendRecv { to, from, receive },
+                    beside(&call.shape),
+                )
             }
             other => (other.clone(), beside(&call.shape)),
         };
         let nothing = HostBuffer::zeros(call.dtype, shape);
-        let agreed = Call::new(operation, nothing).at(call.site).labelled("device memory");
+        let agreed = Call::new(operation, nothing)
+            .at(call.site)
+            .labelled("device memory");
         self.shared.inner.run(agreed).map(drop)
     }
 
@@ -121,7 +141,15 @@ impl NcclCommunicator {
         shared.stream.wait_for(&before).map_err(failed)?;
         let (size, scratch) = (self.members().size(), shared.context.scratch());
         // SAFETY: the caller's; barriers have one value in the scratch byte and follow each other on one stream.
-        unsafe { carry_out(call, size, scratch, &shared.connection, shared.stream.handle) }?;
+        unsafe {
+            carry_out(
+                call,
+                size,
+                scratch,
+                &shared.connection,
+                shared.stream.handle,
+            )
+        }?;
         let given_up = || shared.inner.failure().is_some();
         shared.connection.settle(Patience {
             deadline: deadline(shared.timeout),
@@ -138,7 +166,9 @@ fn describe(operation: &Operation, dtype: DType, shape: &[usize]) -> String {
         Operation::AllReduce(op) | Operation::ReduceScatter(op) => {
             format!("{name}({}) {dtype} {shape:?} on the device", op.name())
         }
-        Operation::Broadcast { root } => format!("{name}(root {root}) {dtype} {shape:?} on the device"),
+        Operation::Broadcast { root } => {
+            format!("{name}(root {root}) {dtype} {shape:?} on the device")
+        }
         Operation::Barrier => format!("{name} on the device"),
         _ => format!("{name} {dtype} {shape:?} on the device"),
     }
@@ -161,7 +191,10 @@ impl DeviceCommunicator for NcclCommunicator {
                 hint: hint.into(),
             });
         }
-        let mut started = self.started.lock().expect("invariant: no panic under this lock");
+        let mut started = self
+            .started
+            .lock()
+            .expect("invariant: no panic under this lock");
         self.refuse_poisoned(&call.operation)?;
         if self.compares {
             self.agree(&call)?;
@@ -205,7 +238,9 @@ struct Pending {
 
 impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("done", &self.done).finish_non_exhaustive()
+        f.debug_struct("Pending")
+            .field("done", &self.done)
+            .finish_non_exhaustive()
     }
 }
 
@@ -225,7 +260,10 @@ impl PendingDeviceCall for Pending {
             return Err(failure);
         }
         joined.map_err(|problem| {
-            let named = Named { sequence: 0, operation: "waiting for a call on the device".into() };
+            let named = Named {
+                sequence: 0,
+                operation: "waiting for a call on the device".into(),
+            };
             let cause = self.shared.explain(Fault::Failed(-1, problem), &named);
             self.shared.fail(cause.clone());
             cause
@@ -277,3 +315,6 @@ impl Drop for NcclCommunicator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

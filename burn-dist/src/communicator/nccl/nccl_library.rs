@@ -41,7 +41,10 @@ impl NcclLibrary {
                 let library = unsafe { Library::new(path) };
                 let path = path.display().to_string();
                 let library = library.map_err(|error| {
-                    DistError::config(format!("NCCL could not be loaded from {path}: {error}"), HINT)
+                    DistError::config(
+                        format!("NCCL could not be loaded from {path}: {error}"),
+                        HINT,
+                    )
                 })?;
                 (library, path)
             }
@@ -83,7 +86,11 @@ impl NcclLibrary {
             ));
         }
         let path = path.into();
-        Ok(Self { functions, path, version })
+        Ok(Self {
+            functions,
+            path,
+            version,
+        })
     }
 
     /// What [`load`](Self::load) was given or has found.
@@ -115,7 +122,9 @@ pub(super) fn words(functions: &dyn NcclFunctions, result: c_int, comm: Option<H
     let text = |pointer: *const std::ffi::c_char| match pointer.is_null() {
         true => String::new(),
         // SAFETY: NCCL's texts end with a zero and are kept as long as NCCL is, by the thread that asks.
-        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned(),
+        false => unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned(),
     };
     // SAFETY: any result may be asked for, also one that NCCL does not know; the communicator is alive.
     let (name, last) = unsafe {

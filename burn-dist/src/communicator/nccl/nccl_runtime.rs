@@ -38,11 +38,18 @@ impl NcclRuntime {
         driver.check_device(device, local_size)?;
         let context = DeviceContext::new(driver, device).map_err(|problem| {
             DistError::config(
-                format!("CUDA device {device} ({}) cannot be used: {problem}", driver.device_name(device)),
+                format!(
+                    "CUDA device {device} ({}) cannot be used: {problem}",
+                    driver.device_name(device)
+                ),
                 "see what `nvidia-smi` says; another process may hold the device or its memory",
             )
         })?;
-        Ok(Self { library, context, device })
+        Ok(Self {
+            library,
+            context,
+            device,
+        })
     }
 
     /// NCCL.
@@ -59,3 +66,6 @@ impl NcclRuntime {
         &self.context
     }
 }
+
+#[cfg(test)]
+mod tests;

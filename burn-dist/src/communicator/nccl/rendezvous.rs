@@ -5,9 +5,7 @@ use super::connection::{Connection, Fault, Patience};
 use super::nccl_functions::{SUCCESS, UniqueId};
 use super::nccl_library::words;
 use super::nccl_runtime::NcclRuntime;
-use crate::communicator::{
-    Call, Communicator, CommunicatorOptions, HostBuffer, Operation,
-};
+use crate::communicator::{Call, Communicator, CommunicatorOptions, HostBuffer, Operation};
 use crate::deadline::deadline;
 use crate::error::{DistError, Result};
 
@@ -41,13 +39,19 @@ pub(super) fn meet(
         Ok(connection) if came.is_empty() => Ok(connection),
         Ok(connection) => {
             connection.abort();
-            Err(refuse(inner, format!("rank(s) {came:?} did not come to it")))
+            Err(refuse(
+                inner,
+                format!("rank(s) {came:?} did not come to it"),
+            ))
         }
         Err(fault) => Err(refuse(
             inner,
             match fault {
                 Fault::Failed(_, text) => text,
-                Fault::Late => format!("not all ranks came to it within {:?}", options.startup_timeout),
+                Fault::Late => format!(
+                    "not all ranks came to it within {:?}",
+                    options.startup_timeout
+                ),
                 Fault::GivenUp => "the group failed meanwhile".into(),
             },
         )),
@@ -58,7 +62,11 @@ fn refuse(inner: &dyn Communicator, problem: String) -> DistError {
     let members = inner.members();
     DistError::Rendezvous {
         rank: members.rank(),
-        address: format!("NCCL for group {} of ranks {:?}", members.name(), members.ranks()),
+        address: format!(
+            "NCCL for group {} of ranks {:?}",
+            members.name(),
+            members.ranks()
+        ),
         problem,
         hint: "read the output of these ranks; NCCL_DEBUG=INFO makes NCCL say what it does".into(),
     }
@@ -68,7 +76,9 @@ fn refuse(inner: &dyn Communicator, problem: String) -> DistError {
 fn all_gather(inner: &dyn Communicator, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let count = bytes.len();
     let call = Call::new(Operation::AllGather, HostBuffer::from_values(bytes));
-    let all = inner.run(call.labelled("what NCCL needs"))?.to_values::<u8>();
+    let all = inner
+        .run(call.labelled("what NCCL needs"))?
+        .to_values::<u8>();
     Ok(all.chunks(count).map(<[u8]>::to_vec).collect())
 }
 
@@ -108,7 +118,9 @@ fn compare(runtime: &NcclRuntime, inner: &dyn Communicator) -> Result<()> {
                 "set BURN_DIST_NCCL_LIBRARY to the same version on every host",
             ));
         }
-        let twin = cards[..index].iter().position(|other| other[12..28] == card[12..28]);
+        let twin = cards[..index]
+            .iter()
+            .position(|other| other[12..28] == card[12..28]);
         if let Some(twin) = twin {
             return Err(DistError::config(
                 format!("ranks {} and {} use one device", ranks[twin], ranks[index]),
@@ -131,7 +143,10 @@ fn agree_on_id(runtime: &NcclRuntime, inner: &dyn Communicator) -> Result<Unique
     }
     let mut bytes = id.0.to_vec();
     bytes.push(u8::from(made == SUCCESS));
-    let call = Call::new(Operation::Broadcast { root: 0 }, HostBuffer::from_values(bytes));
+    let call = Call::new(
+        Operation::Broadcast { root: 0 },
+        HostBuffer::from_values(bytes),
+    );
     let bytes = inner.run(call.labelled("NCCL's id"))?.to_values::<u8>();
     if made != SUCCESS {
         return Err(refuse(inner, words(&**nccl, made, None)));

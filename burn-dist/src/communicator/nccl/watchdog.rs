@@ -74,7 +74,9 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
-        self.under_way.lock().expect("invariant: no panic under this lock")
+        self.under_way
+            .lock()
+            .expect("invariant: no panic under this lock")
     }
 
     fn nap<'a>(&self, guard: MutexGuard<'a, UnderWay>) -> MutexGuard<'a, UnderWay> {
@@ -105,8 +107,16 @@ impl Shared {
     pub(super) fn explain(&self, fault: Fault, named: &Named) -> DistError {
         let members = self.inner.members();
         let (rank, group) = (members.rank(), members.name().to_string());
-        let Named { sequence, operation } = named.clone();
-        let others = members.ranks().iter().copied().filter(|&other| other != rank).collect();
+        let Named {
+            sequence,
+            operation,
+        } = named.clone();
+        let others = members
+            .ranks()
+            .iter()
+            .copied()
+            .filter(|&other| other != rank)
+            .collect();
         match fault {
             Fault::Late => DistError::Timeout {
                 rank,
@@ -124,7 +134,13 @@ impl Shared {
                 lost: others,
                 detail,
             },
-            Fault::Failed(_, problem) => DistError::Device { rank, group, sequence, operation, problem },
+            Fault::Failed(_, problem) => DistError::Device {
+                rank,
+                group,
+                sequence,
+                operation,
+                problem,
+            },
             Fault::GivenUp => self.inner.failure().unwrap_or_else(|| DistError::Device {
                 rank,
                 group,
@@ -140,7 +156,10 @@ impl Shared {
         let mut under_way = self.lock();
         while !under_way.closed {
             if under_way.calls.is_empty() {
-                under_way = self.changed.wait(under_way).expect("invariant: no panic under this lock");
+                under_way = self
+                    .changed
+                    .wait(under_way)
+                    .expect("invariant: no panic under this lock");
                 continue;
             }
             under_way = self.nap(under_way);
@@ -167,7 +186,9 @@ impl Shared {
             match first.done.is_reached() {
                 Ok(true) => drop(under_way.calls.pop_front()),
                 Ok(false) => break,
-                Err(problem) => return Some((Some(Fault::Failed(-1, problem)), first.named.clone())),
+                Err(problem) => {
+                    return Some((Some(Fault::Failed(-1, problem)), first.named.clone()));
+                }
             }
         }
         if under_way.calls.len() < before {
@@ -205,3 +226,6 @@ impl Drop for Shared {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

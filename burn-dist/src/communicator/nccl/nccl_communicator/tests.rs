@@ -1,142 +1,8 @@
-//! The device path on libraries that write down what is called: there need be no device.
-#![allow(unsafe_code)]
+use burn::tensor::BoolStore;
 
-use std::panic::Location;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
-
-use burn::tensor::{BoolStore, DType};
-
-use super::NcclCommunicator;
-use super::fakes::Machine;
-use super::nccl_functions::{INVALID_USAGE, REMOTE_ERROR};
-use crate::communicator::{
-    Communicator, CommunicatorOptions, DeviceCall, DeviceWork, InProcessHub, Members, Operation,
-    ReduceOp,
-};
-use crate::error::{DistError, Result};
-
-/// Nothing here takes long; what does, hangs.
-const LONGEST: Duration = Duration::from_secs(30);
-
-const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
-
-fn options() -> CommunicatorOptions {
-    CommunicatorOptions {
-        timeout: Duration::from_secs(20),
-        startup_timeout: Duration::from_secs(20),
-        ..CommunicatorOptions::default()
-    }
-}
-
-/// Says when a call's memory is given back.
-struct Memory(Arc<Machine>);
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.0.note("memory is given back");
-    }
-}
-
-#[track_caller]
-fn call(machine: &Arc<Machine>, operation: Operation, dtype: DType, shape: &[usize]) -> DeviceCall {
-    DeviceCall {
-        operation,
-        dtype,
-        shape: shape.to_vec(),
-        send: 1000,
-        receive: 5000,
-        site: Location::caller(),
-        keep: Box::new(Memory(machine.clone())),
-    }
-}
-
-/// One rank in a test.
-struct Rank {
-    index: usize,
-    machine: Arc<Machine>,
-    communicator: NcclCommunicator,
-}
-
-impl Rank {
-    fn start(&self, operation: Operation, dtype: DType, shape: &[usize]) -> Result<DeviceWork> {
-        let call = call(&self.machine, operation, dtype, shape);
-        let device = self.communicator.device().expect("it has one");
-        // SAFETY: the fakes look at no memory.
-        unsafe { device.start(call) }
-    }
-
-    /// What NCCL and CUDA were called for by one call that is waited for.
-    fn calls(&self, operation: Operation, dtype: DType, shape: &[usize]) -> Vec<String> {
-        self.machine.take_log();
-        let work = self.start(operation, dtype, shape).expect("a good call");
-        work.wait().expect("no failure");
-        let log = self.machine.take_log();
-        let (before, rest) = log.split_at(2);
-        assert_eq!(before, ["the device's work is noted", "the stream waits"]);
-        let at = rest.iter().position(|text| text == "the stream's work is noted").expect("noted");
-        assert_eq!(rest[at + 1..], ["the device waits", "memory is given back"]);
-        rest[..at].to_vec()
-    }
-
-    /// Waits until the watchdog has seen something.
-    fn wait_for_failure(&self) -> DistError {
-        let start = Instant::now();
-        loop {
-            if let Some(failure) = self.communicator.failure() {
-                return failure;
-            }
-            assert!(start.elapsed() < LONGEST, "no failure comes");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Waits until NCCL's communicator was aborted.
-    fn wait_for_abort(&self) {
-        let start = Instant::now();
-        while !self.machine.log().contains(&"abort".into()) {
-            assert!(start.elapsed() < LONGEST, "nothing is aborted");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Runs a test on ranks with these machines, in rank order; checks what they leave behind.
-fn on_ranks<T: Send + 'static>(
-    machines: Vec<Arc<Machine>>,
-    options: CommunicatorOptions,
-    test: impl Fn(Result<Rank>) -> T + Send + Sync + 'static,
-) -> Vec<T> {
-    let (hub, test, ranks) = (InProcessHub::new(), Arc::new(test), machines.len());
-    let (sender, receiver) = mpsc::channel();
-    let everyone: Vec<usize> = (0..ranks).collect();
-    for (index, machine) in machines.iter().cloned().enumerate() {
-        let (hub, test, sender, everyone) = (hub.clone(), test.clone(), sender.clone(), everyone.clone());
-        std::thread::spawn(move || {
-            let members = Members::new("world", &everyone, index).expect("members");
-            let inner = Arc::new(hub.connect(&members, options, None));
-            let made = NcclCommunicator::new(&machine.runtime(), inner, options);
-            let rank = made.map(|communicator| Rank { index, machine, communicator });
-            // Who waits for a rank that panics gets an error from the channel.
-            let _ = sender.send((index, test(rank)));
-        });
-    }
-    drop(sender);
-    let mut results: Vec<(usize, T)> = Vec::new();
-    while results.len() < ranks {
-        results.push(receiver.recv_timeout(LONGEST).expect("every rank ends in time"));
-    }
-    results.sort_by_key(|(index, _)| *index);
-    for machine in machines {
-        machine.check_end();
-    }
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn machines(ranks: usize) -> Vec<Arc<Machine>> {
-    (0..ranks).map(Machine::new).collect()
-}
+use super::super::fake_ranks::{SUM, machines, on_ranks, options};
+use super::*;
+use crate::communicator::ReduceOp;
 
 #[test]
 fn a_call_stands_between_what_the_device_does_before_and_after() {
@@ -152,12 +18,28 @@ fn a_call_stands_between_what_the_device_does_before_and_after() {
         let dropped = rank.machine.take_log();
         let (machine, index) = (rank.machine.clone(), rank.index);
         drop(rank);
-        (index, inits, started, is_done, waited, dropped, machine.take_log())
+        (
+            index,
+            inits,
+            started,
+            is_done,
+            waited,
+            dropped,
+            machine.take_log(),
+        )
     });
     for (index, inits, started, is_done, waited, dropped, ended) in log {
-        assert_eq!(inits, [format!("init {index} of 2, own id: true, blocking: 0")]);
+        assert_eq!(
+            inits,
+            [format!("init {index} of 2, own id: true, blocking: 0")]
+        );
         let call = "all_reduce(1000 to 5000, 6 of 7, op 0)";
-        let submitted = ["the device's work is noted", "the stream waits", call, "the stream's work is noted"];
+        let submitted = [
+            "the device's work is noted",
+            "the stream waits",
+            call,
+            "the stream's work is noted",
+        ];
         assert_eq!(started, submitted);
         assert!(is_done);
         let joined = ["the device waits", "memory is given back"];
@@ -222,8 +104,16 @@ fn pairs_are_grouped() {
         calls.extend(rank.calls(ring(vec![2, 2]), DType::I16, &[2, 2]));
         calls.extend(rank.calls(ring(vec![0]), DType::F32, &[0]));
         let half = match rank.index {
-            0 => Operation::SendRecv { to: Some(2), from: None, receive: vec![] },
-            2 => Operation::SendRecv { to: None, from: Some(0), receive: vec![3] },
+            0 => Operation::SendRecv {
+                to: Some(2),
+                from: None,
+                receive: vec![],
+            },
+            2 => Operation::SendRecv {
+                to: None,
+                from: Some(0),
+                receive: vec![3],
+            },
             _ => return calls,
         };
         let shape: &[usize] = if rank.index == 0 { &[3] } else { &[0] };
@@ -260,7 +150,10 @@ fn pairs_are_grouped() {
             "end",
         ]
     );
-    assert_eq!(calls[2][8..], ["group", "recv(5000, 3 of 7, from 0)", "end"]);
+    assert_eq!(
+        calls[2][8..],
+        ["group", "recv(5000, 3 of 7, from 0)", "end"]
+    );
 }
 
 #[test]
@@ -268,15 +161,36 @@ fn members_that_call_different_things_do_not_reach_nccl() {
     let differing: [fn(usize) -> (Operation, DType, Vec<usize>); 5] = [
         |rank| (SUM, DType::F32, vec![4 + rank]),
         |rank| (SUM, [DType::F32, DType::I32][rank], vec![4]),
-        |rank| ([SUM, Operation::AllGather][rank].clone(), DType::F32, vec![4]),
+        |rank| {
+            (
+                [SUM, Operation::AllGather][rank].clone(),
+                DType::F32,
+                vec![4],
+            )
+        },
         |rank| {
             let (send_counts, recv_counts) = (vec![1, 1], vec![1 - rank, 1]);
-            let recv_counts = if rank == 0 { vec![1, 2] } else { recv_counts.into_iter().map(|_| 1).collect() };
-            (Operation::AllToAll { send_counts, recv_counts }, DType::F32, vec![2, 3])
+            let recv_counts = if rank == 0 {
+                vec![1, 2]
+            } else {
+                recv_counts.into_iter().map(|_| 1).collect()
+            };
+            (
+                Operation::AllToAll {
+                    send_counts,
+                    recv_counts,
+                },
+                DType::F32,
+                vec![2, 3],
+            )
         },
         |rank| {
             let (to, from, receive) = (Some(1 - rank), Some(1 - rank), vec![3 + rank]);
-            (Operation::SendRecv { to, from, receive }, DType::F32, vec![3])
+            (
+                Operation::SendRecv { to, from, receive },
+                DType::F32,
+                vec![3],
+            )
         },
     ];
     for make in differing {
@@ -284,8 +198,12 @@ fn members_that_call_different_things_do_not_reach_nccl() {
             let rank = rank.expect("they meet");
             rank.machine.take_log();
             let (operation, dtype, shape) = make(rank.index);
-            let error = rank.start(operation, dtype, &shape).expect_err("they differ");
-            let again = rank.start(SUM, DType::F32, &[1]).expect_err("the group failed");
+            let error = rank
+                .start(operation, dtype, &shape)
+                .expect_err("they differ");
+            let again = rank
+                .start(SUM, DType::F32, &[1])
+                .expect_err("the group failed");
             assert!(matches!(again, DistError::Poisoned { .. }), "{again}");
             let mut log = rank.machine.take_log();
             log.retain(|text| text != "memory is given back");
@@ -293,10 +211,18 @@ fn members_that_call_different_things_do_not_reach_nccl() {
         });
         for (error, log) in &errors {
             assert!(log.is_empty(), "{log:?}");
-            let peers = matches!(error, DistError::PeerFailed { .. } | DistError::PeerLost { .. });
-            assert!(matches!(error, DistError::Mismatch { .. }) || peers, "{error}");
+            let peers = matches!(
+                error,
+                DistError::PeerFailed { .. } | DistError::PeerLost { .. }
+            );
+            assert!(
+                matches!(error, DistError::Mismatch { .. }) || peers,
+                "{error}"
+            );
         }
-        let named = errors.iter().any(|(error, _)| matches!(error, DistError::Mismatch { .. }));
+        let named = errors
+            .iter()
+            .any(|(error, _)| matches!(error, DistError::Mismatch { .. }));
         assert!(named, "{errors:?}");
     }
 }
@@ -306,15 +232,26 @@ fn a_member_that_calls_for_host_memory_differs() {
     let errors = on_ranks(machines(2), options(), |rank| {
         let rank = rank.expect("they meet");
         match rank.index {
-            0 => rank.start(SUM, DType::F32, &[4]).map(drop).expect_err("they differ"),
+            0 => rank
+                .start(SUM, DType::F32, &[4])
+                .map(drop)
+                .expect_err("they differ"),
             _ => {
                 let buffer = crate::communicator::HostBuffer::from_values(vec![0f32; 4]);
                 let call = crate::communicator::Call::new(SUM, buffer);
-                rank.communicator.run(call).map(drop).expect_err("they differ")
+                rank.communicator
+                    .run(call)
+                    .map(drop)
+                    .expect_err("they differ")
             }
         }
     });
-    assert!(errors.iter().any(|error| matches!(error, DistError::Mismatch { .. })), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .any(|error| matches!(error, DistError::Mismatch { .. })),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -335,6 +272,3 @@ fn what_nccl_cannot_do_is_refused_and_the_group_stays_good() {
         assert_eq!(rank.calls(SUM, DType::F32, &[4]).len(), 1);
     });
 }
-
-#[path = "failure_tests.rs"]
-mod failures;
