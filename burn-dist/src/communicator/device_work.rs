@@ -1,7 +1,6 @@
 //! [`DeviceWork`]: a device call that was started.
 
-use std::fmt::Debug;
-
+use super::PendingDeviceCall;
 use crate::error::Result;
 
 /// A started call of a device. [`DeviceWork::wait`] makes the device wait for it, not this thread.
@@ -11,17 +10,9 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct DeviceWork(Option<Box<dyn PendingDeviceCall>>);
 
-/// What a communicator knows about a started device call. It owns the call's memory.
-pub(super) trait PendingDeviceCall: Debug + Send {
-    /// Whether the device has carried the call out.
-    fn is_done(&self) -> bool;
-
-    /// Lets what is submitted to the device from now on wait for the call.
-    fn join(&mut self) -> Result<()>;
-}
-
 impl DeviceWork {
-    pub(super) fn new(pending: Box<dyn PendingDeviceCall>) -> Self {
+    /// A handle of what a communicator has started.
+    pub fn new(pending: Box<dyn PendingDeviceCall>) -> Self {
         Self(Some(pending))
     }
 

@@ -12,7 +12,8 @@ use crate::error::Result;
 pub(super) type Nccl = crate::communicator::NcclRuntime;
 /// There is none without CUDA.
 #[cfg(not(feature = "cuda"))]
-pub(super) type Nccl = std::convert::Infallible;
+#[derive(Debug, Clone)]
+pub(super) enum Nccl {}
 
 /// Starts NCCL if the options ask for it, on the device `beyond` theirs.
 #[cfg(feature = "cuda")]

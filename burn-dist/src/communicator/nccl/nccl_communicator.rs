@@ -13,11 +13,10 @@ use super::device_context::Event;
 use super::nccl_runtime::NcclRuntime;
 use super::rendezvous::meet;
 use super::watchdog::{Named, Shared, Started};
-use crate::communicator::device_work::PendingDeviceCall;
 use crate::communicator::validate::validate_parts;
 use crate::communicator::{
     Call, Communicator, CommunicatorOptions, DeviceCall, DeviceCommunicator, DeviceWork,
-    HostBuffer, Members, MemoryPool, Operation, Traffic, Work,
+    HostBuffer, Members, MemoryPool, Operation, PendingDeviceCall, Traffic, Work,
 };
 use crate::deadline::deadline;
 use crate::error::{DistError, Result};
