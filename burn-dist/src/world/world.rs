@@ -291,11 +291,23 @@ impl World {
             ));
         }
         let members = Members::new(name, ranks, inner.rank)?;
+        let communicator = self.connect(members, options)?;
+        let communicator = nccl_start::beside(inner.nccl.as_ref(), communicator, options)?;
+        Ok(ProcessGroup::new(communicator))
+    }
+
+    /// A communicator of these members, for host memory.
+    fn connect(
+        &self,
+        members: Members,
+        options: CommunicatorOptions,
+    ) -> Result<Arc<dyn Communicator>> {
+        let inner = &*self.0;
         let recorder = inner.recorder.clone();
         let communicator: Arc<dyn Communicator> = match &inner.fabric {
             Fabric::Threads(hub) => Arc::new(hub.connect(&members, options, recorder)),
             Fabric::Processes(peers) => {
-                let key = self.next_key(name, ranks);
+                let key = self.next_key(members.name(), members.ranks());
                 let streams = peers.connect_group(&members, &key, options.startup_timeout)?;
                 Arc::new(ProcessCommunicator::new(
                     members, streams, options, recorder,
@@ -303,14 +315,13 @@ impl World {
             }
             #[cfg(feature = "mpi")]
             Fabric::Mpi(runtime) => {
-                let key = self.next_key(name, ranks);
+                let key = self.next_key(members.name(), members.ranks());
                 Arc::new(MpiCommunicator::new(
                     runtime, members, &key, options, recorder,
                 )?)
             }
         };
-        let communicator = nccl_start::beside(inner.nccl.as_ref(), communicator, options)?;
-        Ok(ProcessGroup::new(communicator))
+        Ok(communicator)
     }
 
     fn next_key(&self, name: &str, ranks: &[usize]) -> String {
@@ -340,6 +351,32 @@ impl World {
     /// [`DistError::Config`] if the mesh is of another size or the axes do not go together; else as
     /// [`group`](Self::group).
     pub fn axis_group(&self, mesh: &DeviceMesh, axes: &[MeshAxis]) -> Result<ProcessGroup> {
+        let ranks = self.axis_ranks(mesh, axes)?;
+        self.group(&DeviceMesh::group_name(axes), &ranks)
+    }
+
+    /// As [`axis_group`](Self::axis_group), for programs in which all ranks of `whole`, a group of all ranks, call this
+    /// at once: over NCCL the group then comes out of `whole`'s, without another rendezvous.
+    ///
+    /// # Errors
+    /// As [`axis_group`](Self::axis_group), and as [`DeviceCommunicator::split`](crate::communicator::DeviceCommunicator::split).
+    pub fn axis_group_within(
+        &self,
+        whole: &ProcessGroup,
+        mesh: &DeviceMesh,
+        axes: &[MeshAxis],
+    ) -> Result<ProcessGroup> {
+        let Some(device) = whole.communicator().device() else {
+            return self.axis_group(mesh, axes);
+        };
+        let ranks = self.axis_ranks(mesh, axes)?;
+        let members = Members::new(DeviceMesh::group_name(axes), &ranks, self.rank())?;
+        let options = self.0.options.communicator();
+        let host = self.connect(members, options)?;
+        Ok(ProcessGroup::new(device.split(host, options)?))
+    }
+
+    fn axis_ranks(&self, mesh: &DeviceMesh, axes: &[MeshAxis]) -> Result<Vec<usize>> {
         if mesh.world_size() != self.world_size() {
             return Err(DistError::config(
                 format!(
@@ -350,7 +387,6 @@ impl World {
                 "make the mesh for this world",
             ));
         }
-        let ranks = mesh.ranks(axes, self.rank())?;
-        self.group(&DeviceMesh::group_name(axes), &ranks)
+        mesh.ranks(axes, self.rank())
     }
 }

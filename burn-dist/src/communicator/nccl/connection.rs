@@ -81,6 +81,36 @@ impl Connection {
         this.settle(patience).map(|()| this)
     }
 
+    /// The part of the communicator whose members give this color, in the order of their keys. All members of the
+    /// whole take part. After a fault the whole must be aborted.
+    pub(super) fn split(
+        &self,
+        (color, key): (usize, usize),
+        patience: Patience<'_>,
+    ) -> Result<Self, Fault> {
+        let mut new: Handle = 0;
+        let new = &raw mut new;
+        let mut config = Config::without_waiting();
+        let (color, key) = (color as c_int, key as c_int);
+        let parted = self.call(|nccl, comm| {
+            // SAFETY: the communicator is alive under its lock; NCCL copies the configuration before it returns, and
+            // writes the handle before it says that it is done, or is aborted below.
+            unsafe { nccl.comm_split(comm, color, key, new, &mut config) }
+        });
+        if let Err(fault) = parted.and_then(|()| self.settle(patience)) {
+            self.abort();
+            return Err(fault);
+        }
+        // SAFETY: NCCL is done with it.
+        let comm = unsafe { new.read() };
+        let this = Self {
+            nccl: self.nccl.clone(),
+            context: self.context.clone(),
+            comm: Mutex::new(Some(comm)),
+        };
+        this.settle(patience).map(|()| this)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
         self.comm
             .lock()

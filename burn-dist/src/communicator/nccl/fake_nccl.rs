@@ -62,7 +62,10 @@ impl NcclFunctions for FakeNccl {
             self.0.in_progress.store(left - 1, Ordering::SeqCst);
         }
         let state = match left {
-            0 => self.0.state.load(Ordering::SeqCst),
+            0 => {
+                self.0.splitting.store(0, Ordering::SeqCst);
+                self.0.state.load(Ordering::SeqCst)
+            }
             _ => IN_PROGRESS,
         };
         // SAFETY: the caller's.
@@ -84,8 +87,31 @@ impl NcclFunctions for FakeNccl {
 
     unsafe fn comm_abort(&self, comm: Handle) -> c_int {
         self.0.take_back(comm, "comm");
+        // NCCL itself takes back what it had not handed out.
+        match self.0.splitting.swap(0, Ordering::SeqCst) {
+            0 => {}
+            part => self.0.take_back(part, "comm"),
+        }
         self.0.note("abort");
         0
+    }
+
+    unsafe fn comm_split(
+        &self,
+        comm: Handle,
+        color: c_int,
+        key: c_int,
+        new: *mut Handle,
+        _config: *mut Config,
+    ) -> c_int {
+        self.0.check(comm, "comm");
+        self.0.check_entered();
+        // SAFETY: the caller's.
+        unsafe { *new = self.0.give("comm") };
+        // SAFETY: as above.
+        self.0.splitting.store(unsafe { *new }, Ordering::SeqCst);
+        self.0.note(format!("split {color} {key}"));
+        IN_PROGRESS
     }
 
     unsafe fn group_start(&self) -> c_int {

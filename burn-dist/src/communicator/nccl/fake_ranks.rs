@@ -54,10 +54,24 @@ fn call(machine: &Arc<Machine>, operation: Operation, dtype: DType, shape: &[usi
 pub(super) struct Rank {
     pub(super) index: usize,
     pub(super) machine: Arc<Machine>,
-    pub(super) communicator: NcclCommunicator,
+    pub(super) communicator: Arc<dyn Communicator>,
+    /// The communicator beside it.
+    pub(super) host: Arc<dyn Communicator>,
+    pub(super) hub: InProcessHub,
 }
 
 impl Rank {
+    /// This rank in another group.
+    pub(super) fn beside(&self, communicator: Arc<dyn Communicator>) -> Self {
+        Self {
+            index: self.index,
+            machine: self.machine.clone(),
+            communicator,
+            host: self.host.clone(),
+            hub: self.hub.clone(),
+        }
+    }
+
     pub(super) fn start(
         &self,
         operation: Operation,
@@ -124,12 +138,15 @@ pub(super) fn on_ranks<T: Send + 'static>(
             (hub.clone(), test.clone(), sender.clone(), everyone.clone());
         std::thread::spawn(move || {
             let members = Members::new("world", &everyone, index).expect("invariant: members");
-            let inner = Arc::new(hub.connect(&members, options, None));
+            let inner: Arc<dyn Communicator> = Arc::new(hub.connect(&members, options, None));
+            let host = inner.clone();
             let made = NcclCommunicator::new(&machine.runtime(), inner, options);
             let rank = made.map(|communicator| Rank {
                 index,
                 machine,
-                communicator,
+                communicator: Arc::new(communicator),
+                host,
+                hub,
             });
             // Who waits for a rank that panics gets an error from the channel.
             let _ = sender.send((index, test(rank)));

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::cuda_driver::CudaDriver;
@@ -35,6 +35,8 @@ pub(super) struct Machine {
     pub(super) in_progress: AtomicI32,
     /// The result of `ncclSend`.
     pub(super) send_result: AtomicI32,
+    /// A part that a communicator is about to hand out.
+    pub(super) splitting: AtomicUsize,
     /// Contexts entered and not left.
     entered: AtomicI32,
     /// What no program may do; the thread that did it may be one that nobody asks.
@@ -63,6 +65,7 @@ impl Machine {
             state: AtomicI32::new(0),
             in_progress: AtomicI32::new(0),
             send_result: AtomicI32::new(0),
+            splitting: AtomicUsize::new(0),
             entered: AtomicI32::new(0),
             misuse: Mutex::default(),
         })

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use burn::tensor::DType;
 
 use super::carry_out::{carry_out, refusal};
-use super::connection::{Fault, Patience};
-use super::device_context::Event;
+use super::connection::{Connection, Fault, Patience};
+use super::device_context::{Event, Stream};
 use super::nccl_runtime::NcclRuntime;
-use super::rendezvous::meet;
+use super::rendezvous::{meet, part};
 use super::watchdog::{Named, Shared, Started};
 use crate::communicator::validate::validate_parts;
 use crate::communicator::{
@@ -27,8 +27,8 @@ use crate::error::{DistError, Result};
 /// that a program that differs between ranks gets the same errors as everywhere, before NCCL waits for ever.
 #[derive(Debug)]
 pub struct NcclCommunicator {
-    pub(super) shared: Arc<Shared>,
-    device: usize,
+    shared: Arc<Shared>,
+    runtime: NcclRuntime,
     /// Members compare what they call.
     compares: bool,
     /// Calls that were started. Held while one is: members agree in the order in which NCCL is called.
@@ -47,27 +47,22 @@ impl NcclCommunicator {
         inner: Arc<dyn Communicator>,
         options: CommunicatorOptions,
     ) -> Result<Self> {
-        let context = runtime.context().clone();
-        let no_stream = |problem: String| {
-            DistError::config(
-                format!(
-                    "CUDA device {} gives no stream: {problem}",
-                    runtime.device_index()
-                ),
-                "see what `nvidia-smi` says",
-            )
-        };
         // Before the members meet: a rank that fails after it leaves them waiting.
-        let stream = context.stream().map_err(no_stream)?;
+        let stream = stream(runtime)?;
         let connection = meet(runtime, &*inner, &options)?;
+        Self::over(runtime, inner, options, connection, stream)
+    }
+
+    fn over(
+        runtime: &NcclRuntime,
+        inner: Arc<dyn Communicator>,
+        options: CommunicatorOptions,
+        connection: Connection,
+        stream: Stream,
+    ) -> Result<Self> {
         let name = format!("nccl {}", inner.members().name());
-        let shared = Arc::new(Shared::new(
-            inner,
-            context,
-            connection,
-            stream,
-            options.timeout,
-        ));
+        let (context, timeout) = (runtime.context().clone(), options.timeout);
+        let shared = Arc::new(Shared::new(inner, context, connection, stream, timeout));
         let watched = shared.clone();
         let watchdog = std::thread::Builder::new()
             .name(name)
@@ -80,7 +75,7 @@ impl NcclCommunicator {
         })?;
         Ok(Self {
             shared,
-            device: runtime.device_index(),
+            runtime: runtime.clone(),
             compares: options.check_calls,
             started: Mutex::new(0),
             watchdog: Some(watchdog),
@@ -158,6 +153,16 @@ impl NcclCommunicator {
     }
 }
 
+fn stream(runtime: &NcclRuntime) -> Result<Stream> {
+    runtime.context().stream().map_err(|problem| {
+        let device = runtime.device_index();
+        DistError::config(
+            format!("CUDA device {device} gives no stream: {problem}"),
+            "see what `nvidia-smi` says",
+        )
+    })
+}
+
 /// A call as errors name it.
 fn describe(operation: &Operation, dtype: DType, shape: &[usize]) -> String {
     let (name, dtype) = (operation.name(), dtype.name());
@@ -175,7 +180,31 @@ fn describe(operation: &Operation, dtype: DType, shape: &[usize]) -> String {
 
 impl DeviceCommunicator for NcclCommunicator {
     fn device_index(&self) -> usize {
-        self.device
+        self.runtime.device_index()
+    }
+
+    fn split(
+        &self,
+        inner: Arc<dyn Communicator>,
+        options: CommunicatorOptions,
+    ) -> Result<Arc<dyn Communicator>> {
+        let stream = stream(&self.runtime)?;
+        let shared = &*self.shared;
+        // Like a call: between those before and those after it.
+        let _order = self
+            .started
+            .lock()
+            .expect("invariant: no panic under this lock");
+        if let Some(failure) = shared.inner.failure() {
+            return Err(failure);
+        }
+        let connection = part(&shared.connection, &*shared.inner, &*inner, &options);
+        let connection = connection.inspect_err(|cause| {
+            // NCCL may still be about to split, and the other members with it.
+            shared.fail(cause.clone());
+        })?;
+        let part = Self::over(&self.runtime, inner, options, connection, stream)?;
+        Ok(Arc::new(part))
     }
 
     unsafe fn start(&self, call: DeviceCall) -> Result<DeviceWork> {

@@ -111,6 +111,9 @@ foreign_functions! {
         "ncclCommFinalize" comm_finalize(comm: Handle) -> c_int;
         "ncclCommDestroy" comm_destroy(comm: Handle) -> c_int;
         "ncclCommAbort" comm_abort(comm: Handle) -> c_int;
+        "ncclCommSplit" comm_split(
+            comm: Handle, color: c_int, key: c_int, new: *mut Handle, config: *mut Config
+        ) -> c_int;
         "ncclGroupStart" group_start() -> c_int;
         "ncclGroupEnd" group_end() -> c_int;
         "ncclAllReduce" all_reduce(

@@ -29,6 +29,56 @@ pub(super) fn meet(
     };
     let nccl = runtime.library().functions().clone();
     let opened = Connection::open(nccl, runtime.context().clone(), id, (index, size), patience);
+    all_came(opened, inner, options)
+}
+
+/// Opens the NCCL communicator of the members of `inner`, a part of those of `whole`. All of these do so.
+pub(super) fn part(
+    whole: &Connection,
+    outer: &dyn Communicator,
+    inner: &dyn Communicator,
+    options: &CommunicatorOptions,
+) -> Result<Connection> {
+    let members = inner.members();
+    let first = members.ranks()[0];
+    let place = outer
+        .members()
+        .ranks()
+        .iter()
+        .position(|&rank| rank == first);
+    let Some(color) = place else {
+        return Err(DistError::config(
+            format!(
+                "group {} of ranks {:?} is no part of group {}",
+                members.name(),
+                members.ranks(),
+                outer.members().name()
+            ),
+            "split the group that has all of these ranks",
+        ));
+    };
+    // NCCL waits for members that do not split; here they differ, or come too late.
+    let call = Call::new(
+        Operation::Barrier,
+        HostBuffer::from_values(Vec::<u8>::new()),
+    );
+    outer.run(call)?;
+    let given_up = || inner.failure().is_some() || outer.failure().is_some();
+    let patience = Patience {
+        deadline: deadline(options.startup_timeout),
+        given_up: &given_up,
+    };
+    let opened = whole.split((color, members.index()), patience);
+    all_came(opened, inner, options)
+}
+
+/// This member's connection, if all members have theirs.
+fn all_came(
+    opened: std::result::Result<Connection, Fault>,
+    inner: &dyn Communicator,
+    options: &CommunicatorOptions,
+) -> Result<Connection> {
+    let members = inner.members();
     let came: Vec<usize> = all_gather(inner, vec![u8::from(opened.is_ok())])?
         .iter()
         .enumerate()

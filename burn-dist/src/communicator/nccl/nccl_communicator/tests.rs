@@ -1,3 +1,6 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use burn::tensor::BoolStore;
 
 use super::super::fake_ranks::{SUM, machines, on_ranks, options};
@@ -158,7 +161,8 @@ fn pairs_are_grouped() {
 
 #[test]
 fn members_that_call_different_things_do_not_reach_nccl() {
-    let differing: [fn(usize) -> (Operation, DType, Vec<usize>); 5] = [
+    type Call = (Operation, DType, Vec<usize>);
+    let differing: [fn(usize) -> Call; 5] = [
         |rank| (SUM, DType::F32, vec![4 + rank]),
         |rank| (SUM, [DType::F32, DType::I32][rank], vec![4]),
         |rank| {
@@ -270,5 +274,55 @@ fn what_nccl_cannot_do_is_refused_and_the_group_stays_good() {
             assert!(matches!(error, DistError::InvalidCall { .. }), "{error}");
         }
         assert_eq!(rank.calls(SUM, DType::F32, &[4]).len(), 1);
+    });
+}
+
+#[test]
+fn a_part_of_a_group_comes_out_of_its_communicator() {
+    let calls = on_ranks(machines(4), options(), |rank| {
+        let rank = rank.expect("they meet");
+        // As the second axis of a mesh of 2 x 2: 0 and 2, 1 and 3.
+        let (first, index) = (rank.index % 2, rank.index / 2);
+        let members = Members::new("part", &[first, first + 2], rank.index).expect("members");
+        let inner = Arc::new(rank.hub.connect(&members, options(), None));
+        rank.machine.take_log();
+        let device = rank.communicator.device().expect("it has one");
+        let part = device.split(inner, options()).expect("they part");
+        let split = rank.machine.take_log();
+        assert_eq!(split, [format!("split {first} {index}")]);
+        let part = rank.beside(part);
+        let calls = part.calls(Operation::AllGather, DType::F32, &[2]);
+        // The whole goes first and ends in order, and the part still works.
+        rank.machine.take_log();
+        let machine = rank.machine.clone();
+        drop(rank);
+        assert_eq!(machine.take_log(), ["finalize", "destroy"]);
+        part.calls(SUM, DType::F32, &[1]);
+        calls
+    });
+    for calls in calls {
+        assert_eq!(calls, ["all_gather(1000 to 5000, 2 of 7)"]);
+    }
+}
+
+#[test]
+fn a_part_that_does_not_come_ends_the_whole() {
+    let short = CommunicatorOptions {
+        startup_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    on_ranks(machines(2), short, move |rank| {
+        let rank = rank.expect("they meet");
+        let members = Members::new("part", &[0, 1], rank.index).expect("members");
+        let inner = Arc::new(rank.hub.connect(&members, short, None));
+        rank.machine.in_progress.store(i32::MAX, Ordering::SeqCst);
+        let device = rank.communicator.device().expect("it has one");
+        let error = device.split(inner, short).expect_err("it does not come");
+        assert!(matches!(error, DistError::Rendezvous { .. }), "{error}");
+        let error = rank
+            .start(SUM, DType::F32, &[1])
+            .expect_err("the whole failed");
+        assert!(matches!(error, DistError::Poisoned { .. }), "{error}");
+        assert!(rank.machine.log().contains(&"abort".into()));
     });
 }

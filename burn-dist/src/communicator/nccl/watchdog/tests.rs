@@ -115,11 +115,7 @@ fn a_group_that_fails_elsewhere_lets_go_of_the_device() {
         let work = rank.start(SUM, DType::F32, &[4]).expect("a good call");
         // As a call on host memory does that fails, or `ProcessGroup::abort`.
         match rank.index {
-            0 => rank
-                .communicator
-                .shared
-                .inner
-                .abort(DistError::config("a test", "end it")),
+            0 => rank.host.abort(DistError::config("a test", "end it")),
             _ => rank
                 .communicator
                 .abort(DistError::config("a test", "end it")),
