@@ -12,6 +12,11 @@ use crate::error::Result;
 /// A started call on a tensor, and where its output comes from.
 #[derive(Debug)]
 pub enum StartedCall<B: Backend> {
+    /// It is here: the call was waited for.
+    Done {
+        /// The output.
+        output: FloatTensor<B>,
+    },
     /// From host memory.
     Host {
         /// The call.
@@ -32,7 +37,7 @@ impl<B: Backend> StartedCall<B> {
     /// Reads the tensor into host memory, and calls with that.
     ///
     /// # Errors
-    /// If the tensor cannot be read.
+    /// If the tensor cannot be read; if not `beside`, also what the group met.
     pub fn on_host(
         tensor: FloatTensor<B>,
         operation: Operation,
@@ -42,12 +47,13 @@ impl<B: Backend> StartedCall<B> {
         let input = staged::read::<B>(tensor, place.group)?;
         let call = Call::new(operation, input).at(place.site);
         let communicator = place.group.communicator();
-        let work = match beside {
-            true => communicator.start(call),
-            false => Work::ready(communicator.run(call)),
-        };
         let device = place.device.clone();
-        Ok(Self::Host { work, device })
+        if beside {
+            let work = communicator.start(call);
+            return Ok(Self::Host { work, device });
+        }
+        let output = staged::write::<B>(communicator.run(call)?, &device);
+        Ok(Self::Done { output })
     }
 
     /// The output.
@@ -56,6 +62,7 @@ impl<B: Backend> StartedCall<B> {
     /// What the group met.
     pub fn wait(self) -> Result<FloatTensor<B>> {
         match self {
+            Self::Done { output } => Ok(output),
             Self::Host { work, device } => Ok(staged::write::<B>(work.wait()?, &device)),
             Self::InPlace { work, output } => work.wait().map(|()| output),
         }

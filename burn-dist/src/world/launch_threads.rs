@@ -206,7 +206,8 @@ mod tests {
         let mesh = DeviceMesh::new(dims, 4).expect("a mesh");
         let ranks = launch_threads(4, options(), |world| {
             let tp = world.axis_group(&mesh, &[MeshAxis::Tp])?;
-            let dp = world.axis_group(&mesh, &[MeshAxis::DpReplicate])?;
+            let whole = world.whole()?;
+            let dp = world.axis_group_within(&whole, &mesh, &[MeshAxis::DpReplicate])?;
             let rank = vec![world.rank() as u32];
             Ok((
                 tp.all_gather_values(rank.clone())?,
