@@ -5,7 +5,9 @@
 //! | `step.rs`, `conjugate.rs` | a collective in one direction, and the pair forward and backward; no tensors |
 //! | `extension.rs` | the operations, for every backend |
 //! | `autodiff.rs` | their backward passes |
-//! | `staged.rs` | a step carried out through host memory |
+//! | `staged.rs` | a step carried out by calls on tensors |
+//! | `collective_call.rs`, `call_place.rs`, `started_call.rs` | such a call, by default through host memory |
+//! | `cube_collective.rs` | on CubeCL's runtimes, CUDA's in device memory |
 //! | `ladder.rs` | where in the backward pass an operation on a leaf runs |
 //! | `gradient_hook.rs` | a gradient, the moment it is ready |
 //! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
@@ -22,8 +24,12 @@
 
 mod autodiff;
 mod backward_mark;
+mod call_place;
+mod collective_call;
 mod column_product;
 mod conjugate;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod cube_collective;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
 mod cube_kernel;
 mod deferred_product;
@@ -43,6 +49,7 @@ mod row_loss;
 mod seed;
 mod staged;
 mod started;
+mod started_call;
 mod step;
 mod unit_memory;
 mod unshard;
@@ -51,6 +58,8 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use backward_mark::{BackwardMark, MarkTensor};
+pub use call_place::CallPlace;
+pub use collective_call::CollectiveCall;
 pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
 pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
@@ -64,6 +73,7 @@ pub use kernel_calls::{
 pub use kernel_choice::KernelChoice;
 pub use ladder::{Ladder, RungTensor};
 pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
+pub use started_call::StartedCall;
 pub use step::Step;
 pub use unit_memory::UnitMemory;
 
