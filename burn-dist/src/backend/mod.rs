@@ -18,6 +18,7 @@
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
 //! | `kernel_calls.rs`, `kernel_choice.rs` | single passes over tensors |
 //! | `kernel_backend.rs` | the same, for every backend |
+//! | `flex_arrays.rs`, `flex_steps.rs` | Flex's tensors as arrays, and optimizers on them |
 //! | `kernel_contract.rs` | what all of them are tested for |
 //! | `kernel_twins.rs`, `kernel_flex.rs`, `cube_kernel.rs` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
@@ -34,6 +35,10 @@ mod cube_collective;
 mod cube_kernel;
 mod deferred_product;
 mod extension;
+#[cfg(feature = "flex")]
+mod flex_arrays;
+#[cfg(feature = "flex")]
+mod flex_steps;
 mod gradient_hook;
 mod kernel_backend;
 mod kernel_calls;
@@ -67,8 +72,8 @@ pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use kernel_backend::KernelBackend;
 pub use kernel_calls::{
-    adamw, adamw_with_copies, pack, rank_sum, row_loss, row_parts, sgd, softmax_merge, square_sum,
-    unpack,
+    adamw, adamw_with_copies, pack, rank_sum, row_loss, row_parts, row_slopes, sgd, softmax_merge,
+    square_sum, unpack,
 };
 pub use kernel_choice::KernelChoice;
 pub use ladder::{Ladder, RungTensor};
