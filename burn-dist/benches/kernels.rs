@@ -1,6 +1,6 @@
 //! Kernels beside the chains of tensor operations that they replace, and beside a copy.
 //!
-//! `cargo bench -p burn-dist --bench kernels [-- --elements N --rounds N --only adamw,norm --backend flex|cpu|cuda --json FILE]`
+//! `cargo bench -p burn-dist --bench kernels [-- --elements N --rounds N --only adamw,norm --keep-memory --backend flex|cpu|cuda --json FILE]`
 //!
 //! One thread. In every round each kernel, its twin and a copy of as many elements run once; times are medians
 //! over rounds. `copy share` is the bandwidth of the kernel, counting every array that it reads or writes, over
@@ -31,6 +31,9 @@ struct Arguments {
     /// Kernels that are measured, separated by commas
     #[arg(long, value_delimiter = ',', default_values = NAMES)]
     only: Vec<String>,
+    /// Let glibc keep memory that is given back: else most of a chain's time goes to the faults of new pages
+    #[arg(long)]
+    keep_memory: bool,
     /// Where tensors are
     #[arg(long, value_enum, default_value = "flex")]
     backend: BackendName,
@@ -83,12 +86,17 @@ fn main() -> ExitCode {
     if !arguments.one_thread {
         // The number of threads is read when the first one starts.
         let program = std::env::current_exe().expect("this program has a path");
-        let status = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(std::env::args_os().skip(1))
             .arg("--one-thread")
-            .env("RAYON_NUM_THREADS", "1")
-            .status()
-            .expect("this program starts again");
+            .env("RAYON_NUM_THREADS", "1");
+        if arguments.keep_memory {
+            command
+                .env("MALLOC_MMAP_THRESHOLD_", "4294967296")
+                .env("MALLOC_TRIM_THRESHOLD_", "17179869184");
+        }
+        let status = command.status().expect("this program starts again");
         return ExitCode::from(if status.success() { 0 } else { 1 });
     }
     let device = arguments.backend.device();

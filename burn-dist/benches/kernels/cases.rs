@@ -91,7 +91,7 @@ fn of_function(
             let (got, right) = (results[0].borrow(), results[1].borrow());
             assert!(!got.is_empty() && got.len() == right.len(), "both ran");
             for (got, right) in got.iter().zip(&*right) {
-                assert_eq!(got.shape, right.shape, "{name}");
+                assert_eq!(got.shape(), right.shape(), "{name}");
                 let pairs = got.iter::<f64>().zip(right.iter::<f64>());
                 let worst = pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0));
                 let worst = worst.fold(0.0, f64::max);

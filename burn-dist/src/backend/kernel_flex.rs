@@ -55,6 +55,15 @@ fn scaled_cast<E: Stored>(
     })
 }
 
+fn unpacked<E: Stored>(from: &FlexTensor, place: std::ops::Range<usize>, scale: f64) -> Vec<E> {
+    with_float!(from.dtype(), A => {
+        match scale == 1.0 && A::dtype() == E::dtype() {
+            true => bytemuck::cast_slice(&values::<A>(from)[place]).to_vec(),
+            false => kernels::scaled_vec(&values::<A>(from)[place], scale),
+        }
+    })
+}
+
 fn rank_sum<E: Stored>(parts: FlexTensor, is_mean: bool) -> FlexTensor {
     let parts = without_gaps(parts);
     let shape = parts.layout().shape().clone();
@@ -205,11 +214,10 @@ impl KernelBackend for Flex {
             return twins::unpack::<Self>(bucket, start, len, scale, dtype);
         }
         let bucket = without_gaps(bucket);
-        with_float!(dtype, E => {
-            let mut part = blank::<E>(len, dtype);
-            scaled_cast(&bucket, start..start + len, scale, part.storage_mut::<E>());
-            part
-        })
+        let layout = Layout::contiguous([len].into());
+        let place = start..start + len;
+        let part = with_float!(dtype, E => Bytes::from_elems(unpacked::<E>(&bucket, place, scale)));
+        FlexTensor::new(part, layout, dtype)
     }
 
     fn kernel_square_sum(
