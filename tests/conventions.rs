@@ -24,6 +24,7 @@ use std::process::Command;
 const ARROWS: &[(&str, &[&str])] = &[
     ("deadline", &[]),
     ("error", &[]),
+    ("kernels", &[]),
     ("mesh", &["error"]),
     ("flight", &["error"]),
     ("communicator", &["deadline", "error", "flight", "kernels"]),
@@ -46,7 +47,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("data", &["error", "communicator", "group"]),
     ("placement", &["error", "mesh", "communicator", "group"]),
     ("random", &[]),
-    ("kernels", &[]),
     ("backend", &["error", "communicator", "group", "kernels"]),
     ("fused", &["error", "backend", "kernels"]),
     ("collectives", STRATEGY),

@@ -4,3 +4,5 @@
 mod adamw;
 #[path = "kernels/row_losses.rs"]
 mod row_losses;
+#[path = "kernels/sgd.rs"]
+mod sgd;

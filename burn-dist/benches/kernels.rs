@@ -1,6 +1,6 @@
 //! Kernels beside the chains of tensor operations that they replace, and beside a copy.
 //!
-//! `cargo bench -p burn-dist --bench kernels [-- --elements N --rounds N --backend flex|cpu|cuda --json FILE]`
+//! `cargo bench -p burn-dist --bench kernels [-- --elements N --rounds N --only adamw,norm --keep-memory --backend flex|cpu|cuda --json FILE]`
 //!
 //! One thread. In every round each kernel, its twin and a copy of as many elements run once; times are medians
 //! over rounds. `copy share` is the bandwidth of the kernel, counting every array that it reads or writes, over
@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use burn::tensor::Device;
-use cases::{Case, cases};
+use cases::{Case, NAMES, case};
 use clap::{Parser, ValueEnum};
 use examples::workload::{median, write_json};
 use serde::Serialize;
@@ -28,6 +28,12 @@ struct Arguments {
     /// Rounds that are measured
     #[arg(long, default_value_t = 7)]
     rounds: usize,
+    /// Kernels that are measured, separated by commas
+    #[arg(long, value_delimiter = ',', default_values = NAMES)]
+    only: Vec<String>,
+    /// Let glibc keep memory that is given back: else most of a chain's time goes to the faults of new pages
+    #[arg(long)]
+    keep_memory: bool,
     /// Where tensors are
     #[arg(long, value_enum, default_value = "flex")]
     backend: BackendName,
@@ -80,12 +86,17 @@ fn main() -> ExitCode {
     if !arguments.one_thread {
         // The number of threads is read when the first one starts.
         let program = std::env::current_exe().expect("this program has a path");
-        let status = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(std::env::args_os().skip(1))
             .arg("--one-thread")
-            .env("RAYON_NUM_THREADS", "1")
-            .status()
-            .expect("this program starts again");
+            .env("RAYON_NUM_THREADS", "1");
+        if arguments.keep_memory {
+            command
+                .env("MALLOC_MMAP_THRESHOLD_", "4294967296")
+                .env("MALLOC_TRIM_THRESHOLD_", "17179869184");
+        }
+        let status = command.status().expect("this program starts again");
         return ExitCode::from(if status.success() { 0 } else { 1 });
     }
     let device = arguments.backend.device();
@@ -94,7 +105,8 @@ fn main() -> ExitCode {
         "kernel                    backend   elements        us   twin, us  speedup  copy share"
     );
     let mut rows = Vec::new();
-    for mut case in cases(arguments.elements, &device) {
+    for name in &arguments.only {
+        let mut case = case(name, arguments.elements, &device);
         let row = measure(&mut case, &backend, arguments.rounds);
         println!(
             "{:<24}  {:<7}  {:>9}  {:>8.0}  {:>9.0}  {:>6.2}x  {:>9.2}",

@@ -120,6 +120,22 @@ pub enum DistError {
         /// The peer's own words.
         cause: String,
     },
+    /// A device or its communication library failed in a call.
+    #[error(
+        "rank {rank}, group {group}, call {sequence} ({operation}): the device failed: {problem}; NCCL_DEBUG=INFO and the output of the other ranks say more"
+    )]
+    Device {
+        /// The rank that reports.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// Position of the call among the group's calls on the device, from 0.
+        sequence: u64,
+        /// The operation that was running.
+        operation: String,
+        /// What the device or the library said.
+        problem: String,
+    },
     /// The group failed before and refuses every later call.
     #[error(
         "rank {rank}, group {group}: refused {operation}, the group failed earlier: {cause}; make a new group or end the program"

@@ -87,6 +87,33 @@ fn behave(behaviour: &str) -> burn_dist::Result<i32> {
 }
 
 #[test]
+fn the_doctor_finds_what_is_here_and_does_not_fail_without_a_gpu() {
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_burnrun"));
+    let output = doctor.arg("doctor").output().expect("burnrun runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let subjects: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split("  ").next())
+        .collect();
+    for subject in [
+        "burn-dist",
+        "memory",
+        "launcher",
+        "CUDA driver",
+        "NCCL",
+        "MPI",
+    ] {
+        assert!(subjects.contains(&subject), "{text}");
+    }
+    doctor.arg("now");
+    assert_eq!(
+        doctor.output().expect("burnrun runs").status.code(),
+        Some(2)
+    );
+}
+
+#[test]
 fn ranks_meet_and_their_lines_carry_their_number() {
     let mark = mark("sum");
     let (code, out, error) = run(&mut burnrun(&["--nproc-per-node", "3"], "sum", &mark));

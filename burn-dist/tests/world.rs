@@ -20,6 +20,7 @@ fn environment(rank: usize, world_size: usize, port: u16) -> Environment {
         store_is_external: false,
         startup_timeout: Some(Duration::from_secs(10)),
         flight_folder: None,
+        nccl_library: None,
         step_timeout: Some(Duration::from_secs(10)),
     }
 }

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use burn_dist::communicator::HostBuffer;
 use burn_dist::placement::Declarations;
 use burn_dist::{DistError, Result};
 
@@ -127,7 +126,7 @@ pub(crate) fn sum_of_squares<M: Module>(
         gradients: &'a GradientsParams,
         counts: F,
         seen: HashSet<ParamId>,
-        sum: NormSum,
+        counted: Vec<Tensor<1>>,
     }
     impl<F: Fn(ParamId) -> bool> ModuleVisitor for Squares<'_, F> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -135,7 +134,7 @@ pub(crate) fn sum_of_squares<M: Module>(
                 return;
             }
             if let Some(gradient) = self.gradients.get::<D>(param.id) {
-                self.sum.add(&HostBuffer::from(gradient.into_data()));
+                self.counted.push(gradient.reshape([-1]));
             }
         }
     }
@@ -143,10 +142,10 @@ pub(crate) fn sum_of_squares<M: Module>(
         gradients,
         counts,
         seen: HashSet::new(),
-        sum: NormSum::new(),
+        counted: Vec::new(),
     };
     model.visit(&mut squares);
-    squares.sum
+    NormSum::of(squares.counted)
 }
 
 /// Multiplies all gradients.

@@ -1,7 +1,7 @@
 //! [`ElementWise`]: optimizers whose step on an element does not look at its neighbours.
 
 use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
-use burn_dist::fused::{FusedAdamW, GradientScale};
+use burn_dist::fused::{FusedAdamW, FusedSgd, GradientScale};
 
 /// An optimizer that gives the same numbers whether it sees a parameter whole or in pieces.
 ///
@@ -16,6 +16,12 @@ pub trait ElementWise: Optimizer {
 }
 
 impl ElementWise for FusedAdamW {
+    fn gradient_scale(&self) -> Option<GradientScale> {
+        Some(self.gradient_scale().clone())
+    }
+}
+
+impl ElementWise for FusedSgd {
     fn gradient_scale(&self) -> Option<GradientScale> {
         Some(self.gradient_scale().clone())
     }

@@ -1,5 +1,7 @@
 //! [`NormSum`]: a sum of squares over arrays and ranks.
 
+use burn::tensor::Tensor;
+use burn_dist::backend::{KernelChoice, square_sum};
 use burn_dist::communicator::{HostBuffer, ReduceOp};
 use burn_dist::kernels::SquareSum;
 use burn_dist::{ProcessGroup, Result};
@@ -13,6 +15,11 @@ impl NormSum {
     /// Of nothing: 0.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Of all elements of all tensors. See [`square_sum`].
+    pub fn of(tensors: Vec<Tensor<1>>) -> Self {
+        Self(square_sum(tensors, KernelChoice::Fused))
     }
 
     /// Adds the squares of an array of floats.

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
 use burn_dist::Result;
+use burn_dist::backend::KernelChoice;
 use burn_dist::data_parallel::{
     BucketSizes, DataParallel, DataParallelConfig, NaiveDataParallel, RankOrderAccumulator,
 };
@@ -182,7 +183,11 @@ fn value(loss: &Tensor<1>) -> f32 {
 
 /// AdamW in one pass, or Burn's chain of operations.
 pub(super) fn adamw(arguments: &Arguments) -> FusedAdamW {
-    FusedAdamW::new(&AdamWConfig::new()).use_twin(arguments.twins)
+    let choice = match arguments.twins {
+        true => KernelChoice::Twin,
+        false => KernelChoice::Fused,
+    };
+    FusedAdamW::new(&AdamWConfig::new()).kernels(choice)
 }
 
 pub(super) fn sharded_config(arguments: &Arguments, groups: &RankGroups) -> ShardedOptimizerConfig {

@@ -153,10 +153,14 @@ pub(crate) fn environment_reads(source: &Source) -> Vec<String> {
 
 pub(crate) fn unsafe_code(source: &Source) -> Vec<String> {
     let launch = source.path.starts_with("burn-dist/src/world/launch");
-    let transport = ["transport/", "mpi/"].iter().any(|folder| {
-        let folder = format!("burn-dist/src/communicator/{folder}");
-        source.path.starts_with(&folder)
-    });
+    let transport = ["transport/", "mpi/", "nccl/", "device_communicator.rs"]
+        .iter()
+        .any(|folder| {
+            let folder = format!("burn-dist/src/communicator/{folder}");
+            source.path.starts_with(&folder)
+        });
+    // Addresses of device memory go from the one to the other.
+    let device = source.path == "burn-dist/src/backend/cube_collective.rs";
     let kernel = source.in_library().is_some()
         && (source.path.contains("/kernels/")
             || source.stem() == "kernel"
@@ -167,8 +171,9 @@ pub(crate) fn unsafe_code(source: &Source) -> Vec<String> {
         if token.text != "unsafe" {
             continue;
         }
-        if !(launch || transport || kernel) {
-            let what = "`unsafe` outside communicator/{transport,mpi}/, world/launch* and kernels";
+        if !(launch || transport || device || kernel) {
+            let what = "`unsafe` outside communicator/{transport,mpi,nccl}/ and what hands it device memory, \
+                        world/launch* and kernels";
             findings.push(source.finding(token.line, what));
         }
         // A declaration states its contract under `# Safety`, which Clippy asks for.

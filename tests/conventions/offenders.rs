@@ -183,10 +183,17 @@ fn f(_: &str) { f("unsafe") } // unsafe
     for path in [
         "burn-zero/src/adam_kernel.rs",
         "burn-dist/src/world/launch.rs",
+        "burn-dist/src/communicator/nccl/a.rs",
+        "burn-dist/src/communicator/device_communicator.rs",
+        "burn-dist/src/backend/cube_collective.rs",
     ] {
         expect(path, text, unsafe_code);
     }
-    for path in ["burn-dist/src/group.rs", "tests/a.rs"] {
+    for path in [
+        "burn-dist/src/group.rs",
+        "burn-dist/src/backend/staged.rs",
+        "tests/a.rs",
+    ] {
         expect(path, &format!("{text} // ~~"), unsafe_code);
     }
 }

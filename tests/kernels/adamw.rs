@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, Optimizer};
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_dist::backend::KernelChoice;
 use burn_dist::fused::FusedAdamW;
 use proptest::prelude::*;
 use tests::parameter_bits;
@@ -81,7 +82,7 @@ proptest! {
             let right = run(&config.build(), &start, &gradients, dtype);
             let got = run(&FusedAdamW::new(&config), &start, &gradients, dtype);
             prop_assert_eq!(bits(&got), bits(&right), "{:?}", dtype);
-            let twin = FusedAdamW::new(&config).use_twin(true);
+            let twin = FusedAdamW::new(&config).kernels(KernelChoice::Twin);
             prop_assert_eq!(bits(&run(&twin, &start, &gradients, dtype)), bits(&right));
         }
     }
@@ -116,8 +117,8 @@ fn a_scale_is_a_multiplication_before_the_step() {
         let (right, _) = config
             .build()
             .step(0.1, tensor(&start, dtype), gradient, None);
-        for use_twin in [false, true] {
-            let fused = FusedAdamW::new(&config).use_twin(use_twin);
+        for choice in [KernelChoice::Fused, KernelChoice::Twin] {
+            let fused = FusedAdamW::new(&config).kernels(choice);
             fused.gradient_scale().set(0.3);
             let gradient = (0..37).map(|i| f64::from(i * i % 11) - 5.0);
             let gradient = tensor(&gradient.collect::<Vec<_>>(), dtype);

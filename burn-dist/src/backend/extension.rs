@@ -8,21 +8,21 @@ use burn::tensor::Shape;
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
 use super::{
-    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, GradientHook, KernelChoice, staged,
-    unshard,
+    BackwardMark, CollectiveCall, ColumnProduct, Conjugate, DeferredProduct, GradientHook,
+    KernelChoice, staged, unshard,
 };
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
 ///
-/// Every default body goes through host memory with operations of [`Backend`](BurnBackend), so
-/// that it is right on each of them; `Autodiff` adds the backward passes.
+/// Every default body is made of operations of [`Backend`](BurnBackend) and of calls that each backend may carry out
+/// in its own way, see [`CollectiveCall`], so that it is right on each of them; `Autodiff` adds the backward passes.
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(any(feature = "cpu", feature = "cuda")),
     Autodiff,
     Fusion: cfg(feature = "fusion")
 )]
-pub trait DistributedBackend: BurnBackend {
+pub trait DistributedBackend: BurnBackend + CollectiveCall {
     /// Runs the forward step; on `Autodiff` the gradient takes the backward step.
     #[fusion(default)]
     fn dist_apply(tensor: FloatTensor<Self>, conjugate: Conjugate) -> FloatTensor<Self> {
@@ -135,6 +135,3 @@ pub trait DistributedBackend: BurnBackend {
 
 #[cfg(feature = "flex")]
 impl DistributedBackend for burn::backend::Flex {}
-
-#[cfg(any(feature = "cpu", feature = "cuda"))]
-impl DistributedBackend for burn::backend::Cube {}

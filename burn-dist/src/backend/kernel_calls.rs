@@ -186,3 +186,20 @@ pub fn row_loss(
         choice,
     ))
 }
+
+/// `[rows, columns], [rows, 1], [rows, ROW_SLOPES] -> [rows, columns]`: what a loss gives back to rows of logits
+/// without a graph, in their place where nobody else holds them; see [`row_slopes`](crate::kernels::row_slopes).
+pub fn row_slopes(
+    logits: Tensor<2>,
+    targets: Tensor<2, Int>,
+    slopes: Tensor<2>,
+    tokens: usize,
+    choice: KernelChoice,
+) -> Tensor<2> {
+    let (logits, targets) = (logits.into_dispatch(), targets.into_dispatch());
+    let slopes = slopes.into_dispatch();
+    tensor(match choice {
+        KernelChoice::Fused => Dispatch::kernel_row_slopes(logits, targets, slopes, tokens),
+        KernelChoice::Twin => twins::row_slopes::<Dispatch>(logits, targets, slopes, tokens),
+    })
+}

@@ -6,42 +6,11 @@ use burn::tensor::{Bytes, DType};
 use half::{bf16, f16};
 
 use super::KernelBackend;
+use super::flex_arrays::{Stored, blank, owned, values, without_gaps};
+use super::flex_steps::{WithCopy, adamw, adamw_bf16_copies, adamw_f16_copies, sgd};
 use super::kernel_twins as twins;
 use crate::communicator::{ReduceOp, reduce_in_rank_order};
-use crate::kernels::{self, AdamWStep, KernelFloat, ROW_PARTS, SgdStep, SquareSum};
-
-/// What Flex stores and kernels compute on.
-trait Stored: KernelFloat + Element + bytemuck::Pod {}
-
-impl<E: KernelFloat + Element + bytemuck::Pod> Stored for E {}
-
-/// A tensor of memory that nobody else holds, without gaps.
-fn owned<E: Stored>(tensor: FlexTensor) -> FlexTensor {
-    let tensor = without_gaps(tensor);
-    let is_whole = tensor.storage::<E>().len() == tensor.layout().num_elements();
-    match is_whole && tensor.is_unique() {
-        true => tensor,
-        false => from_values(values::<E>(&tensor).to_vec(), &tensor),
-    }
-}
-
-/// Of a view with gaps a copy without; what has none stays as it is.
-fn without_gaps(tensor: FlexTensor) -> FlexTensor {
-    match tensor.is_contiguous() {
-        true => tensor,
-        false => tensor.to_contiguous(),
-    }
-}
-
-/// The elements of a tensor without gaps.
-fn values<E: Stored>(tensor: &FlexTensor) -> &[E] {
-    tensor.as_slice().expect("invariant: it has no gaps")
-}
-
-fn from_values<E: Stored>(values: Vec<E>, like: &FlexTensor) -> FlexTensor {
-    let layout = Layout::contiguous(like.layout().shape().clone());
-    FlexTensor::new(Bytes::from_elems(values), layout, like.dtype())
-}
+use crate::kernels::{self, AdamWStep, ROW_PARTS, SgdStep, SquareSum};
 
 fn is_kernel_float(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
@@ -78,84 +47,6 @@ macro_rules! with_float {
     };
 }
 
-/// An array for a kernel to fill.
-fn blank<E: Stored>(len: usize, dtype: DType) -> FlexTensor {
-    let values = vec![E::zeroed(); len];
-    FlexTensor::new(
-        Bytes::from_elems(values),
-        Layout::contiguous([len].into()),
-        dtype,
-    )
-}
-
-fn adamw<E: Stored, G: Stored>(
-    tensors: [FlexTensor; 4],
-    step: &AdamWStep,
-) -> (FlexTensor, FlexTensor, FlexTensor) {
-    let [mut parameter, gradient, moment_1, moment_2] = tensors.map(without_gaps);
-    let (mut moment_1, mut moment_2) = (owned::<E>(moment_1), owned::<E>(moment_2));
-    let (m, v) = (moment_1.storage_mut(), moment_2.storage_mut());
-    let len = parameter.layout().num_elements();
-    let is_whole = parameter.storage::<E>().len() == len;
-    if is_whole && let Some(parameters) = parameter.try_storage_mut::<E>() {
-        step.run(parameters, values::<G>(&gradient), m, v);
-        return (parameter, moment_1, moment_2);
-    }
-    let mut stepped = Vec::with_capacity(len);
-    step.run_into(
-        values::<E>(&parameter),
-        values::<G>(&gradient),
-        m,
-        v,
-        &mut stepped,
-    );
-    (from_values(stepped, &parameter), moment_1, moment_2)
-}
-
-/// Parameter, moments and copy.
-type WithCopy = (FlexTensor, FlexTensor, FlexTensor, FlexTensor);
-
-fn adamw_copies<E: Stored, G: Stored, C: Stored>(
-    tensors: [FlexTensor; 4],
-    step: &AdamWStep,
-    copy: DType,
-) -> WithCopy {
-    let [parameter, gradient, moment_1, moment_2] = tensors;
-    let [mut parameter, mut moment_1, mut moment_2] =
-        [parameter, moment_1, moment_2].map(owned::<E>);
-    let gradient = without_gaps(gradient);
-    let mut copies = blank::<C>(parameter.layout().num_elements(), copy);
-    step.run_with_copies(
-        parameter.storage_mut::<E>(),
-        values::<G>(&gradient),
-        moment_1.storage_mut(),
-        moment_2.storage_mut(),
-        copies.storage_mut::<C>(),
-    );
-    let copies = copies.reshape(parameter.layout().shape().clone());
-    (parameter, moment_1, moment_2, copies)
-}
-
-fn adamw_bf16_copies<E: Stored, G: Stored>(tensors: [FlexTensor; 4], step: &AdamWStep) -> WithCopy {
-    adamw_copies::<E, G, bf16>(tensors, step, DType::BF16)
-}
-
-fn adamw_f16_copies<E: Stored, G: Stored>(tensors: [FlexTensor; 4], step: &AdamWStep) -> WithCopy {
-    adamw_copies::<E, G, f16>(tensors, step, DType::F16)
-}
-
-fn sgd<E: Stored>(tensors: [FlexTensor; 3], step: &SgdStep) -> (FlexTensor, FlexTensor) {
-    let [parameter, gradient, velocity] = tensors;
-    let [mut parameter, mut velocity] = [parameter, velocity].map(owned::<E>);
-    let gradient = without_gaps(gradient);
-    step.run(
-        parameter.storage_mut::<E>(),
-        values(&gradient),
-        velocity.storage_mut(),
-    );
-    (parameter, velocity)
-}
-
 fn scaled_cast<E: Stored>(
     from: &FlexTensor,
     place: std::ops::Range<usize>,
@@ -166,6 +57,15 @@ fn scaled_cast<E: Stored>(
         match scale == 1.0 && A::dtype() == E::dtype() {
             true => to.copy_from_slice(bytemuck::cast_slice(&values::<A>(from)[place])),
             false => kernels::scaled_copy(&values::<A>(from)[place], scale, to),
+        }
+    })
+}
+
+fn unpacked<E: Stored>(from: &FlexTensor, place: std::ops::Range<usize>, scale: f64) -> Vec<E> {
+    with_float!(from.dtype(), A => {
+        match scale == 1.0 && A::dtype() == E::dtype() {
+            true => bytemuck::cast_slice(&values::<A>(from)[place]).to_vec(),
+            false => kernels::scaled_vec(&values::<A>(from)[place], scale),
         }
     })
 }
@@ -321,11 +221,10 @@ impl KernelBackend for Flex {
             return twins::unpack::<Self>(bucket, start, len, scale, dtype);
         }
         let bucket = without_gaps(bucket);
-        with_float!(dtype, E => {
-            let mut part = blank::<E>(len, dtype);
-            scaled_cast(&bucket, start..start + len, scale, part.storage_mut::<E>());
-            part
-        })
+        let layout = Layout::contiguous([len].into());
+        let place = start..start + len;
+        let part = with_float!(dtype, E => Bytes::from_elems(unpacked::<E>(&bucket, place, scale)));
+        FlexTensor::new(part, layout, dtype)
     }
 
     fn kernel_square_sum(

@@ -5,7 +5,9 @@
 //! | `step.rs`, `conjugate.rs` | a collective in one direction, and the pair forward and backward; no tensors |
 //! | `extension.rs` | the operations, for every backend |
 //! | `autodiff.rs` | their backward passes |
-//! | `staged.rs` | a step carried out through host memory |
+//! | `staged.rs` | a step carried out by calls on tensors |
+//! | `collective_call.rs`, `call_place.rs`, `started_call.rs` | such a call, by default through host memory |
+//! | `cube_collective.rs` | on CubeCL's runtimes, CUDA's in device memory |
 //! | `ladder.rs` | where in the backward pass an operation on a leaf runs |
 //! | `gradient_hook.rs` | a gradient, the moment it is ready |
 //! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
@@ -16,18 +18,27 @@
 //! | `deferred_product.rs` | a product whose weight's gradient is left for later |
 //! | `kernel_calls.rs`, `kernel_choice.rs` | single passes over tensors |
 //! | `kernel_backend.rs` | the same, for every backend |
-//! | `kernel_contract.rs` | what all of them are tested for |
+//! | `flex_arrays.rs`, `flex_steps.rs` | Flex's tensors as arrays, and optimizers on them |
+//! | `kernel_contract/` | what all of them are tested for |
 //! | `kernel_twins.rs`, `kernel_flex.rs`, `cube/` | as chains of tensor operations, on Flex, and on CubeCL's runtimes |
 //! | `unshard.rs` | such a parameter's values, and its gradient |
 
 mod autodiff;
 mod backward_mark;
+mod call_place;
+mod collective_call;
 mod column_product;
 mod conjugate;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
 mod cube;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod cube_collective;
 mod deferred_product;
 mod extension;
+#[cfg(feature = "flex")]
+mod flex_arrays;
+#[cfg(feature = "flex")]
+mod flex_steps;
 mod gradient_hook;
 mod kernel_backend;
 mod kernel_calls;
@@ -43,6 +54,7 @@ mod row_loss;
 mod seed;
 mod staged;
 mod started;
+mod started_call;
 mod step;
 mod unit_memory;
 mod unshard;
@@ -51,6 +63,8 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use backward_mark::{BackwardMark, MarkTensor};
+pub use call_place::CallPlace;
+pub use collective_call::CollectiveCall;
 pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
 pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
@@ -58,12 +72,13 @@ pub use extension::DistributedBackend;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use kernel_backend::KernelBackend;
 pub use kernel_calls::{
-    adamw, adamw_with_copies, pack, rank_sum, row_loss, row_parts, sgd, softmax_merge, square_sum,
-    unpack,
+    adamw, adamw_with_copies, pack, rank_sum, row_loss, row_parts, row_slopes, sgd, softmax_merge,
+    square_sum, unpack,
 };
 pub use kernel_choice::KernelChoice;
 pub use ladder::{Ladder, RungTensor};
 pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
+pub use started_call::StartedCall;
 pub use step::Step;
 pub use unit_memory::UnitMemory;
 

@@ -1,6 +1,4 @@
-//! Runs a [`Step`] on any backend through host memory.
-
-use std::panic::Location;
+//! Runs a [`Step`] on any backend; by default through host memory.
 
 use burn::backend::{
     Backend, Scalar, Slice, TensorMetadata,
@@ -9,25 +7,10 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Shape};
 
-use super::{Conjugate, Step};
-use crate::communicator::{Call, HostBuffer, Operation, ReduceOp};
+use super::{CallPlace, CollectiveCall, Conjugate, Step};
+use crate::communicator::{HostBuffer, Operation, ReduceOp};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
-
-/// Where a step runs and on whose behalf.
-struct Place<'a, B: Backend> {
-    group: &'a ProcessGroup,
-    device: &'a Device<B>,
-    site: &'static Location<'static>,
-}
-
-impl<B: Backend> Clone for Place<'_, B> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<B: Backend> Copy for Place<'_, B> {}
 
 /// Reads a tensor into host memory, contiguous. On Flex a uniquely held tensor is not copied.
 pub(super) fn read<B: Backend>(tensor: FloatTensor<B>, group: &ProcessGroup) -> Result<HostBuffer> {
@@ -49,10 +32,13 @@ pub(super) fn write<B: Backend>(buffer: HostBuffer, device: &Device<B>) -> Float
 
 /// Runs the forward step. On failure the group is poisoned and the result is NaN throughout, so that it can
 /// never be taken for good: backward passes cannot return an error.
-pub(super) fn run<B: Backend>(tensor: FloatTensor<B>, conjugate: &Conjugate) -> FloatTensor<B> {
+pub(super) fn run<B: CollectiveCall>(
+    tensor: FloatTensor<B>,
+    conjugate: &Conjugate,
+) -> FloatTensor<B> {
     let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device());
     let (step, group) = (&conjugate.forward, &conjugate.group);
-    let place = Place {
+    let place = CallPlace {
         group,
         device: &device,
         site: conjugate.site,
@@ -84,10 +70,10 @@ pub(super) fn nan<B: Backend>(
     )
 }
 
-fn try_run<B: Backend>(
+fn try_run<B: CollectiveCall>(
     tensor: FloatTensor<B>,
     step: &Step,
-    place: Place<'_, B>,
+    place: CallPlace<'_, B>,
 ) -> Result<FloatTensor<B>> {
     let group = place.group;
     let shape = tensor.shape().to_vec();
@@ -136,23 +122,20 @@ fn try_run<B: Backend>(
     }
 }
 
-fn call<B: Backend>(
+fn call<B: CollectiveCall>(
     tensor: FloatTensor<B>,
     operation: Operation,
-    place: Place<'_, B>,
+    place: CallPlace<'_, B>,
 ) -> Result<FloatTensor<B>> {
-    let input = read::<B>(tensor, place.group)?;
-    let call = Call::new(operation, input).at(place.site);
-    let output = place.group.communicator().run(call)?;
-    Ok(write::<B>(output, place.device))
+    B::start_call(tensor, operation, place, false)?.wait()
 }
 
 /// Calls on the first dim; another dim is brought to the front and back.
-fn along<B: Backend>(
+fn along<B: CollectiveCall>(
     tensor: FloatTensor<B>,
     dim: usize,
     operation: Operation,
-    place: Place<'_, B>,
+    place: CallPlace<'_, B>,
 ) -> Result<FloatTensor<B>> {
     if dim == 0 {
         return call::<B>(tensor, operation, place);
@@ -181,12 +164,12 @@ fn own_part<B: Backend>(
 
 /// `[.., s, .., c, ..] -> [.., s/n, .., n*c, ..]`: the part index moves from the split dim to the
 /// front, travels, and settles before the concat dim.
-fn all_to_all<B: Backend>(
+fn all_to_all<B: CollectiveCall>(
     tensor: FloatTensor<B>,
     split_dim: usize,
     concat_dim: usize,
     output_shape: Vec<usize>,
-    place: Place<'_, B>,
+    place: CallPlace<'_, B>,
 ) -> Result<FloatTensor<B>> {
     let n = place.group.size();
     let shape = tensor.shape().to_vec();

@@ -8,15 +8,15 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Shape};
 
-use super::{Step, staged};
-use crate::communicator::{Call, Operation, Work};
+use super::{CallPlace, CollectiveCall, StartedCall, Step, staged};
+use crate::communicator::Operation;
 use crate::error::Result;
 use crate::group::ProcessGroup;
 
 /// A started all_reduce, reduce_scatter or all_gather. A failure poisons the group, and the result is NaN
 /// throughout, as in [`staged::run`].
 pub(super) struct Started<B: Backend> {
-    work: Result<Work>,
+    call: Result<StartedCall<B>>,
     group: ProcessGroup,
     /// The dim that stood in front while travelling.
     dim: usize,
@@ -25,7 +25,7 @@ pub(super) struct Started<B: Backend> {
     device: Device<B>,
 }
 
-impl<B: Backend> Started<B> {
+impl<B: CollectiveCall> Started<B> {
     /// Starts `step`, or carries it out at once unless `beside`.
     ///
     /// # Panics
@@ -45,19 +45,20 @@ impl<B: Backend> Started<B> {
             _ => unreachable!("invariant: {} is not started", step.name()),
         };
         let output = step.output_shape(&shape, group);
-        let work = output.as_ref().map_err(Clone::clone).and_then(|_| {
+        let call = output.as_ref().map_err(Clone::clone).and_then(|_| {
             let front = match dim {
                 0 => tensor,
                 dim => B::float_swap_dims(tensor, 0, dim),
             };
-            let call = Call::new(operation, staged::read::<B>(front, group)?).at(site);
-            Ok(match beside {
-                true => group.communicator().start(call),
-                false => Work::ready(group.communicator().run(call)),
-            })
+            let place = CallPlace {
+                group,
+                device: &device,
+                site,
+            };
+            B::start_call(front, operation, place, beside)
         });
         Self {
-            work,
+            call,
             group: group.clone(),
             dim,
             output: output.unwrap_or_else(|_| shape.to_vec()),
@@ -68,14 +69,11 @@ impl<B: Backend> Started<B> {
 
     /// Waits for the result.
     pub(super) fn wait(self) -> FloatTensor<B> {
-        match self.work.and_then(Work::wait) {
-            Ok(output) => {
-                let output = staged::write::<B>(output, &self.device);
-                match self.dim {
-                    0 => output,
-                    dim => B::float_swap_dims(output, 0, dim),
-                }
-            }
+        match self.call.and_then(StartedCall::wait) {
+            Ok(output) => match self.dim {
+                0 => output,
+                dim => B::float_swap_dims(output, 0, dim),
+            },
             Err(failure) => {
                 if self.group.check().is_ok() {
                     self.group.abort(failure);

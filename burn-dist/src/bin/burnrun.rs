@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn_dist::flight::{Diagnosis, FlightLog};
+use burn_dist::world::Doctor;
 use burn_dist::{DistError, ProcessLaunch, Result, launch_processes};
 use clap::Parser;
 
 /// Start a program as several ranks on this host, or on several; `burnrun diagnose FILE...` reads what
-/// failed ranks have written
+/// failed ranks have written, `burnrun doctor` looks at what this host offers
 #[derive(Debug, Parser)]
 #[command(name = "burnrun", version)]
 struct Arguments {
@@ -62,6 +63,11 @@ struct Diagnose {
     files: Vec<PathBuf>,
 }
 
+/// What this host offers to ranks, and what it lacks
+#[derive(Debug, Parser)]
+#[command(name = "burnrun doctor", version)]
+struct Checkup {}
+
 fn parse<A: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<A> {
     A::try_parse_from(arguments).map_err(|error| {
         if !error.use_stderr() {
@@ -85,12 +91,21 @@ fn diagnose() -> Result<u8> {
     Ok(0)
 }
 
+/// Missing parts are findings, not failures.
+fn doctor() -> Result<u8> {
+    let Checkup {} = parse(std::env::args_os().skip(1))?;
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    print!("{}", Doctor::examine(&variables.collect::<Vec<_>>()));
+    Ok(0)
+}
+
 fn run() -> Result<u8> {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == "diagnose")
-    {
-        return diagnose();
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    match first.to_str() {
+        Some("diagnose") => return diagnose(),
+        Some("doctor") => return doctor(),
+        _ => {}
     }
     let arguments: Arguments = parse(std::env::args_os())?;
     let mut launch = ProcessLaunch::new(&arguments.program[0])

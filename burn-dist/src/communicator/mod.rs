@@ -4,6 +4,9 @@ mod agreement;
 mod algorithms;
 mod call;
 mod chunks;
+mod device_call;
+mod device_communicator;
+mod device_work;
 mod engine;
 mod execute;
 mod failed;
@@ -14,8 +17,11 @@ mod in_process;
 mod members;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod options;
 mod peer_connection;
+mod pending_device_call;
 mod process;
 mod recording;
 mod reduce;
@@ -33,13 +39,19 @@ pub use call::{Call, Operation};
 pub use chunks::{
     Chunks, all_gather_elements_sent, all_reduce_elements_sent, reduce_scatter_elements_sent,
 };
+pub use device_call::DeviceCall;
+pub use device_communicator::DeviceCommunicator;
+pub use device_work::DeviceWork;
 pub use host_buffer::HostBuffer;
 pub use in_process::{InProcessCommunicator, InProcessHub};
 pub use members::Members;
 #[cfg(feature = "mpi")]
 pub use mpi::{MpiCommunicator, MpiRuntime};
+#[cfg(feature = "cuda")]
+pub use nccl::{CudaDriver, NcclCommunicator, NcclLibrary, NcclRuntime};
 pub use options::{Algorithm, CommunicatorOptions};
 pub use peer_connection::PeerConnection;
+pub use pending_device_call::PendingDeviceCall;
 pub use process::ProcessCommunicator;
 pub use recording::{RecordedCall, RecordingCommunicator};
 pub use reduce::reduce_in_rank_order;
@@ -81,4 +93,9 @@ pub trait Communicator: Debug + Send + Sync {
 
     /// Ends the group for all members with `cause`; the first cause stays.
     fn abort(&self, cause: DistError);
+
+    /// Calls on arrays in a device's memory, where the members' devices reach each other.
+    fn device(&self) -> Option<&dyn DeviceCommunicator> {
+        None
+    }
 }

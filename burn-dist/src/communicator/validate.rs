@@ -7,13 +7,23 @@ use crate::error::{DistError, Result};
 
 /// Refuses what this rank can see to be wrong on its own, before anything is sent.
 pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
+    let input = &call.input;
+    validate_parts(&call.operation, input.shape(), input.dtype(), members)
+}
+
+/// As [`validate`], for an input that need not be in host memory.
+pub(super) fn validate_parts(
+    operation: &Operation,
+    shape: &[usize],
+    dtype: DType,
+    members: &Members,
+) -> Result<()> {
     let n = members.size();
-    let (shape, dtype) = (call.input.shape(), call.input.dtype());
     let refuse = |problem: String, hint: &str| {
         Err(DistError::InvalidCall {
             rank: members.rank(),
             group: members.name().into(),
-            operation: call.operation.name().into(),
+            operation: operation.name().into(),
             problem,
             hint: hint.into(),
         })
@@ -38,7 +48,7 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
             "dequantise them first",
         );
     }
-    match &call.operation {
+    match operation {
         Operation::AllReduce(op) => reducible(*op, dtype).map_or(Ok(()), |r| {
             refuse(
                 format!("{op:?} of {}: {r}", dtype.name()),
@@ -66,7 +76,7 @@ pub(super) fn validate(call: &Call, members: &Members) -> Result<()> {
             index("the root", *root)?;
             match members.index() == *root {
                 true => divisible(),
-                false if call.input.num_elements() == 0 => Ok(()),
+                false if shape.contains(&0) => Ok(()),
                 false => refuse(
                     format!("an input of shape {shape:?} on a rank that is not the root"),
                     "give an empty one there",

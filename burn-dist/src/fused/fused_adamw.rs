@@ -24,7 +24,7 @@ pub struct FusedAdamW {
     stock: AdamW,
     numbers: Numbers,
     scale: GradientScale,
-    use_twin: bool,
+    choice: KernelChoice,
 }
 
 /// What the configuration says, which keeps it to itself.
@@ -47,13 +47,13 @@ impl FusedAdamW {
             stock: config.build(),
             numbers: numbers.expect("invariant: the configuration holds these numbers"),
             scale: GradientScale::default(),
-            use_twin: false,
+            choice: KernelChoice::Fused,
         }
     }
 
-    /// Whether Burn's own chain of operations runs instead.
-    pub fn use_twin(mut self, use_twin: bool) -> Self {
-        self.use_twin = use_twin;
+    /// How steps are carried out: by one kernel, or by Burn's own chain of operations.
+    pub fn kernels(mut self, choice: KernelChoice) -> Self {
+        self.choice = choice;
         self
     }
 
@@ -72,7 +72,7 @@ impl Clone for FusedAdamW {
             stock: self.stock.clone(),
             numbers: self.numbers.clone(),
             scale,
-            use_twin: self.use_twin,
+            choice: self.choice,
         }
     }
 }
@@ -89,7 +89,8 @@ impl Optimizer for FusedAdamW {
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let numbers = &self.numbers;
         let scale = self.scale.get();
-        if self.use_twin || numbers.amsgrad || numbers.cautious_weight_decay {
+        let is_stock = self.choice == KernelChoice::Twin;
+        if is_stock || numbers.amsgrad || numbers.cautious_weight_decay {
             let grad = match scale == 1.0 {
                 true => grad,
                 false => grad.mul_scalar(scale),
@@ -116,7 +117,7 @@ impl Optimizer for FusedAdamW {
         };
         let moments = [state.moment_1, state.moment_2];
         let (tensor, [moment_1, moment_2]) =
-            backend::adamw(tensor, grad, moments, step, KernelChoice::Fused);
+            backend::adamw(tensor, grad, moments, step, self.choice);
         let state = AdaptiveMomentumState::new(step.time, moment_1, moment_2);
         (tensor, Some(AdamWState::new(state)))
     }

@@ -1,6 +1,6 @@
 //! [`AdamWStep`]: one step of AdamW on one element after the other.
 
-use super::vectors::vectorised;
+use super::vectors::{VectorLoop, vectorised, vectorised_loop};
 use super::{KernelFloat, WideFloat};
 
 /// One step of AdamW over flat arrays: parameter, gradient and two moments are read once and written once.
@@ -146,15 +146,42 @@ impl AdamWStep {
             let (v, moments_2) = rest.1.split_at_mut(p.len());
             let (c, copies) = rest.2.split_at_mut(p.len());
             let wide = &mut wide[..p.len()];
-            vectorised(|| {
-                let arrays = p.iter_mut().zip(g).zip(&mut *wide);
-                for (((p, g), wide), (m, v)) in arrays.zip(m.iter_mut().zip(v)) {
-                    *p = element(&scalars, *p, *g, m, v);
-                    *wide = C::Wide::from_f64(p.widen().to_f64());
-                }
+            let moments = (&mut *m, &mut *v);
+            vectorised_loop(Masters::<E, G, C::Wide> {
+                scalars,
+                parameters: p,
+                gradients: g,
+                moments,
+                copies: wide,
             });
             C::narrow_all(wide, c);
             rest = (moments_1, moments_2, copies);
+        }
+    }
+}
+
+struct Masters<'a, E: KernelFloat, G, W> {
+    scalars: AdamWScalars<E::Wide>,
+    parameters: &'a mut [E],
+    gradients: &'a [G],
+    moments: (&'a mut [E], &'a mut [E]),
+    copies: &'a mut [W],
+}
+
+impl<E: KernelFloat, G: KernelFloat, W: WideFloat> VectorLoop for Masters<'_, E, G, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let (m, v) = self.moments;
+        let arrays = self
+            .parameters
+            .iter_mut()
+            .zip(self.gradients)
+            .zip(self.copies);
+        for (((p, g), wide), (m, v)) in arrays.zip(m.iter_mut().zip(v)) {
+            *p = element(&self.scalars, *p, *g, m, v);
+            *wide = W::from_f64(p.widen().to_f64());
         }
     }
 }

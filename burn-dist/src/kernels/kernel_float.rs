@@ -35,7 +35,8 @@ pub trait KernelFloat: Copy + Send + Sync + 'static {
 
 /// A float with the operations of kernels.
 pub trait WideFloat:
-    Copy
+    KernelFloat<Wide = Self>
+    + Copy
     + Send
     + Sync
     + PartialOrd

@@ -27,7 +27,7 @@ pub use adamw_step::{AdamWScalars, AdamWStep};
 pub use exact_sum::ExactSum;
 pub use kernel_float::{KernelFloat, WideFloat};
 pub use row_losses::{ROW_PARTS, ROW_SLOPES, row_parts, row_slopes};
-pub use scaled_copy::{scaled_add, scaled_copy};
+pub use scaled_copy::{scaled_add, scaled_copy, scaled_vec};
 pub use sgd_step::{SgdScalars, SgdStep};
 pub use softmax_merge::softmax_merge;
 pub use square_sum::SquareSum;

@@ -1,6 +1,6 @@
 //! Cross entropy of the columns of logits that a rank has, row by row.
 
-use super::vectors::vectorised;
+use super::vectors::{VectorLoop, vectorised_loop};
 use super::{KernelFloat, WideFloat};
 
 /// What a row of logits gives in one pass: `[largest, sum of e^(z - largest), logit of the target, sum]`.
@@ -27,12 +27,33 @@ pub fn row_parts<E: KernelFloat>(
         targets.len() * columns,
         "rows of these columns"
     );
-    vectorised(|| {
-        for (row, target) in targets.iter().enumerate() {
-            let row = &logits[row * columns..][..tokens];
-            parts.extend(parts_of(row, *target));
-        }
+    vectorised_loop(Parts {
+        logits,
+        columns,
+        tokens,
+        targets,
+        parts,
     });
+}
+
+struct Parts<'a, E: KernelFloat> {
+    logits: &'a [E],
+    columns: usize,
+    tokens: usize,
+    targets: &'a [i64],
+    parts: &'a mut Vec<E::Wide>,
+}
+
+impl<E: KernelFloat> VectorLoop for Parts<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (row, target) in self.targets.iter().enumerate() {
+            let row = &self.logits[row * self.columns..][..self.tokens];
+            self.parts.extend(parts_of(row, *target));
+        }
+    }
 }
 
 /// Neighbours go to sums of their own, so that the compiler may take several at once; a fixed number, so that
@@ -101,22 +122,44 @@ pub fn row_slopes<E: KernelFloat>(
         targets.len() * ROW_SLOPES,
         "a quadruple for each row"
     );
-    vectorised(|| {
-        let (slopes, _) = slopes.as_chunks::<ROW_SLOPES>();
-        for (row, (target, slopes)) in targets.iter().zip(slopes).enumerate() {
-            let (row, padding) = logits[row * columns..][..columns].split_at_mut(tokens);
+    vectorised_loop(Slopes {
+        logits,
+        columns,
+        tokens,
+        targets,
+        slopes,
+    });
+}
+
+struct Slopes<'a, E: KernelFloat> {
+    logits: &'a mut [E],
+    columns: usize,
+    tokens: usize,
+    targets: &'a [i64],
+    slopes: &'a [E::Wide],
+}
+
+impl<E: KernelFloat> VectorLoop for Slopes<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let (slopes, _) = self.slopes.as_chunks::<ROW_SLOPES>();
+        for (row, (target, slopes)) in self.targets.iter().zip(slopes).enumerate() {
+            let row = &mut self.logits[row * self.columns..][..self.columns];
+            let (row, padding) = row.split_at_mut(self.tokens);
             let [largest, factor, every, of_target] = *slopes;
-            let slope = |z: E| (z.widen() - largest).exp() * factor + every;
             let target = usize::try_from(*target).ok();
             // Once more for the target alone: its sum is rounded once.
-            let at = target.map(|target| slope(row[target]) - of_target);
+            let at = target
+                .map(|target| (row[target].widen() - largest).exp() * factor + every - of_target);
             for z in row.iter_mut() {
-                *z = E::narrow(slope(*z));
+                *z = E::narrow((z.widen() - largest).exp() * factor + every);
             }
             if let (Some(target), Some(at)) = (target, at) {
                 row[target] = E::narrow(at);
             }
             padding.fill(E::narrow(E::Wide::from_f64(0.0)));
         }
-    });
+    }
 }

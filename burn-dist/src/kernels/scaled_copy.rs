@@ -1,6 +1,6 @@
 //! Copies that change the element type and multiply: buckets are packed and unpacked with them.
 
-use super::vectors::vectorised;
+use super::vectors::{VectorLoop, vectorised_loop};
 use super::{KernelFloat, WideFloat};
 
 /// Elements that are converted at once where a type has instructions of its own: they stay in the
@@ -12,7 +12,7 @@ const BLOCK: usize = 1024;
 /// # Panics
 /// If lengths differ.
 pub fn scaled_copy<A: KernelFloat, B: KernelFloat>(from: &[A], scale: f64, to: &mut [B]) {
-    each(from, scale, to, |_, value| value);
+    each::<A, B, false>(from, scale, to);
 }
 
 /// `to = to + from * scale`: the product in the wide type of `A`, the sum in that of `B`.
@@ -20,39 +20,87 @@ pub fn scaled_copy<A: KernelFloat, B: KernelFloat>(from: &[A], scale: f64, to: &
 /// # Panics
 /// If lengths differ.
 pub fn scaled_add<A: KernelFloat, B: KernelFloat>(from: &[A], scale: f64, to: &mut [B]) {
-    each(from, scale, to, |sum, value| sum.widen() + value);
+    each::<A, B, true>(from, scale, to);
 }
 
-/// `to = combine(to, from * scale)`.
-#[inline(always)]
-fn each<A: KernelFloat, B: KernelFloat>(
-    from: &[A],
-    scale: f64,
-    to: &mut [B],
-    combine: impl Fn(&B, B::Wide) -> B::Wide,
-) {
+/// `from * scale` in new memory, which is written once; see [`scaled_copy`].
+pub fn scaled_vec<A: KernelFloat, B: KernelFloat>(from: &[A], scale: f64) -> Vec<B> {
+    if A::HAS_INSTRUCTIONS || B::HAS_INSTRUCTIONS {
+        let mut to = vec![B::narrow(B::Wide::from_f64(0.0)); from.len()];
+        scaled_copy(from, scale, &mut to);
+        return to;
+    }
+    let mut to = Vec::with_capacity(from.len());
+    let scale = A::Wide::from_f64(scale);
+    vectorised_loop(Fill {
+        from,
+        scale,
+        to: &mut to,
+    });
+    to
+}
+
+struct Fill<'a, A: KernelFloat, B> {
+    from: &'a [A],
+    scale: A::Wide,
+    to: &'a mut Vec<B>,
+}
+
+impl<A: KernelFloat, B: KernelFloat> VectorLoop for Fill<'_, A, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let values = self.from.iter().map(|from| {
+            let value = (from.widen() * self.scale).to_f64();
+            B::narrow(B::Wide::from_f64(value))
+        });
+        self.to.extend(values);
+    }
+}
+
+/// One of both.
+fn each<A: KernelFloat, B: KernelFloat, const ADD: bool>(from: &[A], scale: f64, to: &mut [B]) {
     assert_eq!(from.len(), to.len(), "arrays of one length");
     let scale = A::Wide::from_f64(scale);
-    let convert = |value: A::Wide| B::Wide::from_f64((value * scale).to_f64());
     if !A::HAS_INSTRUCTIONS && !B::HAS_INSTRUCTIONS {
-        vectorised(|| {
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = B::narrow(combine(to, convert(from.widen())));
-            }
-        });
-        return;
+        return vectorised_loop(Each::<A, B, ADD> { from, scale, to });
     }
     let mut wide = [A::Wide::from_f64(0.0); BLOCK];
     let mut results = [B::Wide::from_f64(0.0); BLOCK];
     for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
         let (wide, results) = (&mut wide[..from.len()], &mut results[..from.len()]);
         A::widen_all(from, wide);
-        vectorised(|| {
-            for ((result, value), to) in results.iter_mut().zip(wide).zip(&*to) {
-                *result = combine(to, convert(*value));
-            }
+        if ADD {
+            B::widen_all(to, results);
+        }
+        vectorised_loop(Each::<A::Wide, B::Wide, ADD> {
+            from: wide,
+            scale,
+            to: results,
         });
         B::narrow_all(results, to);
+    }
+}
+
+struct Each<'a, A: KernelFloat, B, const ADD: bool> {
+    from: &'a [A],
+    scale: A::Wide,
+    to: &'a mut [B],
+}
+
+impl<A: KernelFloat, B: KernelFloat, const ADD: bool> VectorLoop for Each<'_, A, B, ADD> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            let value = B::Wide::from_f64((from.widen() * self.scale).to_f64());
+            *to = B::narrow(match ADD {
+                true => to.widen() + value,
+                false => value,
+            });
+        }
     }
 }
 
@@ -87,6 +135,13 @@ mod tests {
                 got.widen().to_f64()
             );
         }
+        let bits = |values: &[B]| -> Vec<u64> {
+            values
+                .iter()
+                .map(|x| x.widen().to_f64().to_bits())
+                .collect()
+        };
+        assert_eq!(bits(&scaled_vec::<A, B>(&from, scale)), bits(&to));
         let mut sums = vec![B::narrow(B::Wide::from_f64(0.5)); from.len()];
         scaled_add(&from, scale, &mut sums);
         let scale = A::Wide::from_f64(scale);

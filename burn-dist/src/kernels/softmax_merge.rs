@@ -1,6 +1,6 @@
 //! Attention over two sets of keys, made into attention over both.
 
-use super::vectors::vectorised;
+use super::vectors::{VectorLoop, vectorised_loop};
 use super::{KernelFloat, WideFloat};
 
 /// `[rows, columns], [rows]` twice, the first pair in place: `outputs` of softmaxes over some keys and over
@@ -24,31 +24,48 @@ pub fn softmax_merge<E: KernelFloat>(
     assert_eq!(other_outputs.len(), outputs.len(), "arrays of one length");
     let zero = E::Wide::from_f64(0.0);
     let nothing = E::Wide::from_f64(f64::NEG_INFINITY);
-    vectorised(|| {
-        for (row, (log, other_log)) in logs.iter_mut().zip(other_logs).enumerate() {
-            let place = row * columns..(row + 1) * columns;
-            let (row, other) = (&mut outputs[place.clone()], &other_outputs[place]);
-            if *other_log == nothing {
-                if *log == nothing {
-                    row.fill(E::narrow(zero));
-                }
-                continue;
-            }
+    for (row, (log, other_log)) in logs.iter_mut().zip(other_logs).enumerate() {
+        let place = row * columns..(row + 1) * columns;
+        let (row, other) = (&mut outputs[place.clone()], &other_outputs[place]);
+        if *other_log == nothing {
             if *log == nothing {
-                row.copy_from_slice(other);
-                *log = *other_log;
-                continue;
+                row.fill(E::narrow(zero));
             }
-            let largest = if *other_log > *log { *other_log } else { *log };
-            let sum = (*log - largest).exp() + (*other_log - largest).exp();
-            let total = largest + sum.ln();
-            let weights = [(*log - total).exp(), (*other_log - total).exp()];
-            for (a, b) in row.iter_mut().zip(other) {
-                *a = E::narrow(a.widen() * weights[0] + b.widen() * weights[1]);
-            }
-            *log = total;
+            continue;
         }
-    });
+        if *log == nothing {
+            row.copy_from_slice(other);
+            *log = *other_log;
+            continue;
+        }
+        let largest = if *other_log > *log { *other_log } else { *log };
+        let sum = (*log - largest).exp() + (*other_log - largest).exp();
+        let total = largest + sum.ln();
+        let weights = [(*log - total).exp(), (*other_log - total).exp()];
+        vectorised_loop(Weighted {
+            row,
+            other,
+            weights,
+        });
+        *log = total;
+    }
+}
+
+struct Weighted<'a, E: KernelFloat> {
+    row: &'a mut [E],
+    other: &'a [E],
+    weights: [E::Wide; 2],
+}
+
+impl<E: KernelFloat> VectorLoop for Weighted<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (a, b) in self.row.iter_mut().zip(self.other) {
+            *a = E::narrow(a.widen() * self.weights[0] + b.widen() * self.weights[1]);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl SquareSum {
     /// # Panics
     /// If there are not as many.
     pub fn from_parts(mut parts: Vec<i64>) -> Self {
-        let not_finite = parts.pop().expect("a sum has parts") as u64;
+        let not_finite = parts.pop().expect("invariant: a sum has parts") as u64;
         let sum = ExactSum::from_digits(parts);
         Self { sum, not_finite }
     }

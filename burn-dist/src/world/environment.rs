@@ -47,6 +47,8 @@ pub struct Environment {
     pub step_timeout: Option<Duration>,
     /// `BURN_DIST_FLIGHT_DIR`: where flight recordings are written.
     pub flight_folder: Option<PathBuf>,
+    /// `BURN_DIST_NCCL_LIBRARY`: where NCCL is, if not where the system looks.
+    pub nccl_library: Option<PathBuf>,
 }
 
 /// Ports that are derived from a job's number: below the ephemeral range of most systems.
@@ -150,6 +152,7 @@ impl Environment {
             startup_timeout: reader.seconds("BURN_DIST_STARTUP_TIMEOUT"),
             step_timeout: reader.seconds("BURN_DIST_STEP_TIMEOUT"),
             flight_folder: reader.text("BURN_DIST_FLIGHT_DIR").map(PathBuf::from),
+            nccl_library: reader.text("BURN_DIST_NCCL_LIBRARY").map(PathBuf::from),
         };
         match launcher {
             Launcher::Plain => {}

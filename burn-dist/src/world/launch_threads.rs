@@ -1,10 +1,11 @@
 //! [`launch_threads`]: ranks as threads of this process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Mutex;
 
 use super::flight_signal::{self, FlightSignal};
-use super::{World, WorldOptions};
+use super::{World, WorldOptions, nccl_start};
 use crate::communicator::InProcessHub;
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
@@ -18,7 +19,8 @@ use crate::flight::FlightRecorder;
 /// [`DataParallel::wrap`](crate::data_parallel::DataParallel::wrap) to give all ranks the same values.
 ///
 /// # Errors
-/// [`DistError::Rank`] with the first failure's words; [`DistError::Config`] for 0 ranks.
+/// [`DistError::Rank`] with the first failure's words; [`DistError::Config`] for 0 ranks,
+/// and for each of what NCCL needs and is not there, if the options ask for NCCL.
 pub fn launch_threads<T: Send>(
     ranks: usize,
     options: WorldOptions,
@@ -28,6 +30,10 @@ pub fn launch_threads<T: Send>(
         return Err(DistError::config("a world of 0 ranks", "start at least 1"));
     }
     let hub = InProcessHub::new();
+    let library = std::env::var_os("BURN_DIST_NCCL_LIBRARY").filter(|path| !path.is_empty());
+    let library = library.as_deref().map(Path::new);
+    let nccl = (0..ranks).map(|rank| nccl_start::start(&options, library, rank, ranks));
+    let nccl = nccl.collect::<Result<Vec<_>>>()?;
     let recorders = recorders(ranks, options);
     let _signal = FlightSignal::listen(recorders.clone())?;
     let first: Mutex<Option<Failure>> = Mutex::new(None);
@@ -39,6 +45,7 @@ pub fn launch_threads<T: Send>(
                     ranks,
                     options,
                     hub.clone(),
+                    nccl[rank].clone(),
                     recorders.get(rank).cloned(),
                 );
                 let (f, first, hub) = (&f, &first, &hub);
@@ -199,7 +206,8 @@ mod tests {
         let mesh = DeviceMesh::new(dims, 4).expect("a mesh");
         let ranks = launch_threads(4, options(), |world| {
             let tp = world.axis_group(&mesh, &[MeshAxis::Tp])?;
-            let dp = world.axis_group(&mesh, &[MeshAxis::DpReplicate])?;
+            let whole = world.whole()?;
+            let dp = world.axis_group_within(&whole, &mesh, &[MeshAxis::DpReplicate])?;
             let rank = vec![world.rank() as u32];
             Ok((
                 tp.all_gather_values(rank.clone())?,

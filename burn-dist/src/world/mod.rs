@@ -7,11 +7,14 @@
 //! | `store/` | the key-value store by which ranks find each other |
 //! | `handshake.rs` | who may connect |
 //! | `peers.rs` | connections between ranks |
+//! | `doctor.rs` | what a host offers to a world |
+//! | `nccl_start.rs` | NCCL, if the options ask for it |
 //! | `flight_signal.rs` | recordings on demand |
 //! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs` | starting ranks |
 //!
 //! Only this folder reads the environment.
 
+mod doctor;
 mod environment;
 mod flight_signal;
 mod handshake;
@@ -19,6 +22,7 @@ mod host_list;
 mod launch_processes;
 mod launch_signals;
 mod launch_threads;
+mod nccl_start;
 mod output;
 mod peers;
 mod process_launch;
@@ -26,6 +30,7 @@ mod store;
 mod world;
 mod world_options;
 
+pub use doctor::Doctor;
 pub use environment::{Environment, Launcher};
 pub use launch_processes::{ExitReport, launch_processes};
 pub use launch_threads::launch_threads;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::environment::is_loopback;
 use super::flight_signal::{self, FlightSignal};
+use super::nccl_start::{self, Nccl};
 use super::peers::Peers;
 use super::{Environment, Launcher, StoreClient, StoreServer, WorldOptions};
 use crate::communicator::{
@@ -41,6 +42,7 @@ struct Inner {
     local_size: usize,
     options: WorldOptions,
     fabric: Fabric,
+    nccl: Option<Nccl>,
     recorder: Option<FlightRecorder>,
     /// Writes the recording when somebody asks; a launch of threads has one for all.
     _signal: Option<FlightSignal>,
@@ -71,7 +73,8 @@ impl World {
     ///
     /// # Errors
     /// [`DistError::Environment`] with everything that is missing or contradicts itself,
-    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`] naming the ranks that did not come.
+    /// [`DistError::AddressInUse`], [`DistError::Rendezvous`] naming the ranks that did not come;
+    /// [`DistError::Config`] for each of what NCCL needs and is not there, if the options ask for NCCL.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(WorldOptions::default())
     }
@@ -104,6 +107,9 @@ impl World {
         if let Some(timeout) = environment.step_timeout {
             options.step_timeout = timeout;
         }
+        // First: a rank without it must not keep the others waiting.
+        let library = environment.nccl_library.as_deref();
+        let nccl = nccl_start::start(&options, library, 0, environment.local_size)?;
         let fabric = match environment.world_size {
             1 => Fabric::Threads(InProcessHub::new()),
             #[cfg(feature = "mpi")]
@@ -125,6 +131,7 @@ impl World {
             local_size: environment.local_size,
             options,
             fabric,
+            nccl,
             recorder,
             _signal: signal,
             generations: Mutex::default(),
@@ -194,7 +201,8 @@ impl World {
 
     /// One rank.
     pub fn solo() -> Self {
-        Self::thread(0, 1, WorldOptions::default(), InProcessHub::new(), None)
+        let hub = InProcessHub::new();
+        Self::thread(0, 1, WorldOptions::default(), hub, None, None)
     }
 
     /// A rank that is a thread of this process.
@@ -203,6 +211,7 @@ impl World {
         world_size: usize,
         options: WorldOptions,
         hub: InProcessHub,
+        nccl: Option<Nccl>,
         recorder: Option<FlightRecorder>,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -212,6 +221,7 @@ impl World {
             local_size: world_size,
             options,
             fabric: Fabric::Threads(hub),
+            nccl,
             recorder,
             _signal: None,
             generations: Mutex::default(),
@@ -254,7 +264,8 @@ impl World {
     ///
     /// # Errors
     /// [`DistError::Config`] if a rank stands twice, is outside the world, or if this rank is not a
-    /// member; [`DistError::Rendezvous`] naming the members that did not come in time.
+    /// member, over NCCL also if members share a device or have different versions;
+    /// [`DistError::Rendezvous`] naming the members that did not come in time.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<ProcessGroup> {
         self.group_with(name, ranks, self.0.options.communicator())
     }
@@ -280,11 +291,23 @@ impl World {
             ));
         }
         let members = Members::new(name, ranks, inner.rank)?;
+        let communicator = self.connect(members, options)?;
+        let communicator = nccl_start::beside(inner.nccl.as_ref(), communicator, options)?;
+        Ok(ProcessGroup::new(communicator))
+    }
+
+    /// A communicator of these members, for host memory.
+    fn connect(
+        &self,
+        members: Members,
+        options: CommunicatorOptions,
+    ) -> Result<Arc<dyn Communicator>> {
+        let inner = &*self.0;
         let recorder = inner.recorder.clone();
         let communicator: Arc<dyn Communicator> = match &inner.fabric {
             Fabric::Threads(hub) => Arc::new(hub.connect(&members, options, recorder)),
             Fabric::Processes(peers) => {
-                let key = self.next_key(name, ranks);
+                let key = self.next_key(members.name(), members.ranks());
                 let streams = peers.connect_group(&members, &key, options.startup_timeout)?;
                 Arc::new(ProcessCommunicator::new(
                     members, streams, options, recorder,
@@ -292,13 +315,13 @@ impl World {
             }
             #[cfg(feature = "mpi")]
             Fabric::Mpi(runtime) => {
-                let key = self.next_key(name, ranks);
+                let key = self.next_key(members.name(), members.ranks());
                 Arc::new(MpiCommunicator::new(
                     runtime, members, &key, options, recorder,
                 )?)
             }
         };
-        Ok(ProcessGroup::new(communicator))
+        Ok(communicator)
     }
 
     fn next_key(&self, name: &str, ranks: &[usize]) -> String {
@@ -328,6 +351,32 @@ impl World {
     /// [`DistError::Config`] if the mesh is of another size or the axes do not go together; else as
     /// [`group`](Self::group).
     pub fn axis_group(&self, mesh: &DeviceMesh, axes: &[MeshAxis]) -> Result<ProcessGroup> {
+        let ranks = self.axis_ranks(mesh, axes)?;
+        self.group(&DeviceMesh::group_name(axes), &ranks)
+    }
+
+    /// As [`axis_group`](Self::axis_group), for programs in which all ranks of `whole`, a group of all ranks, call this
+    /// at once: over NCCL the group then comes out of `whole`'s, without another rendezvous.
+    ///
+    /// # Errors
+    /// As [`axis_group`](Self::axis_group), and as [`DeviceCommunicator::split`](crate::communicator::DeviceCommunicator::split).
+    pub fn axis_group_within(
+        &self,
+        whole: &ProcessGroup,
+        mesh: &DeviceMesh,
+        axes: &[MeshAxis],
+    ) -> Result<ProcessGroup> {
+        let Some(device) = whole.communicator().device() else {
+            return self.axis_group(mesh, axes);
+        };
+        let ranks = self.axis_ranks(mesh, axes)?;
+        let members = Members::new(DeviceMesh::group_name(axes), &ranks, self.rank())?;
+        let options = self.0.options.communicator();
+        let host = self.connect(members, options)?;
+        Ok(ProcessGroup::new(device.split(host, options)?))
+    }
+
+    fn axis_ranks(&self, mesh: &DeviceMesh, axes: &[MeshAxis]) -> Result<Vec<usize>> {
         if mesh.world_size() != self.world_size() {
             return Err(DistError::config(
                 format!(
@@ -338,7 +387,6 @@ impl World {
                 "make the mesh for this world",
             ));
         }
-        let ranks = mesh.ranks(axes, self.rank())?;
-        self.group(&DeviceMesh::group_name(axes), &ranks)
+        mesh.ranks(axes, self.rank())
     }
 }

@@ -23,6 +23,10 @@ pub struct WorldOptions {
     pub check_calls: bool,
     /// Ranks that mpirun started talk over MPI, where this crate has the feature `mpi`.
     pub mpi: bool,
+    /// This rank's CUDA device, as CUDA counts: groups also move what is in its memory, over NCCL (feature `cuda`).
+    /// Each rank has a device of its own; ranks that are threads of one launch take this one and those after it.
+    /// `None`: everything goes through host memory.
+    pub nccl: Option<usize>,
     /// The last calls are noted, and written to a file when one fails or on SIGUSR1.
     pub flight_recorder: bool,
 }
@@ -39,6 +43,7 @@ impl Default for WorldOptions {
             pipelined: true,
             check_calls: true,
             mpi: true,
+            nccl: None,
             flight_recorder: true,
         }
     }

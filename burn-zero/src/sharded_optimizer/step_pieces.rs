@@ -147,15 +147,12 @@ impl Pieces {
         parallel: &DataParallel,
         model_parallel: &ModelParallel,
     ) -> Result<NormSum> {
-        let mut sum = NormSum::new();
         let specs = parallel.parameters().specs();
-        for (number, gradient) in gradients {
+        let counted = gradients.iter().filter(|(number, _)| {
             let spec = &specs[self.pieces[*number].parameter];
-            if !model_parallel.counts(spec.id, &spec.placements) {
-                continue;
-            }
-            sum.add(&HostBuffer::from(gradient.clone().into_data()));
-        }
+            model_parallel.counts(spec.id, &spec.placements)
+        });
+        let sum = NormSum::of(counted.map(|(_, gradient)| gradient.clone()).collect());
         model_parallel.sum(sum.all_reduce(parallel.group())?)
     }
 

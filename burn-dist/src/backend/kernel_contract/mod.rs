@@ -1,9 +1,9 @@
 //! What every backend's kernels are tested for: the numbers of their twins on Flex, of tensors of any length and
 //! type, with gaps and without, that others hold or not.
 //!
-//! On Flex, kernels of AdamW, SGD, packing, unpacking and sums of ranks have the bits of their twins in 32 and 64
-//! bits. All else lies within 1e-5 of the twin, relative to the size of what was added up. Results of 16 bits are
-//! compared with the twin in 32 bits, rounded once: they lie within one unit in the last place more.
+//! On Flex, kernels of AdamW, SGD, packing, unpacking and sums of ranks have the bits of their twins, in 16 bits
+//! those of the twin in 32 bits, rounded once. All else lies within 1e-5 of the twin, relative to the size of what
+//! was added up, and in 16 bits within one unit in the last place more.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,13 +1,12 @@
 //! Losses, and attention.
 
-use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Int, Tensor};
 use proptest::prelude::*;
 
 use super::bounds::{Bound, assert_is, wide};
 use super::inputs::{Input, inputs};
 use super::{config, on_devices};
-use crate::backend::{self, KernelBackend, KernelChoice, kernel_twins as twins};
+use crate::backend::{self, KernelChoice};
 use crate::kernels::ROW_SLOPES;
 
 /// All columns, none, or all but padding.
@@ -42,21 +41,6 @@ fn check_row_parts(device: &Device, input: &Input) {
     }
 }
 
-/// What Burn has no call for.
-fn slopes_of(
-    [logits, slopes]: [Tensor<2>; 2],
-    targets: Tensor<2, Int>,
-    tokens: usize,
-    choice: KernelChoice,
-) -> Tensor<2> {
-    let (logits, slopes) = (logits.into_dispatch(), slopes.into_dispatch());
-    let targets = targets.into_dispatch();
-    Tensor::from_dispatch(match choice {
-        KernelChoice::Fused => Dispatch::kernel_row_slopes(logits, targets, slopes, tokens),
-        KernelChoice::Twin => twins::row_slopes::<Dispatch>(logits, targets, slopes, tokens),
-    })
-}
-
 fn check_row_slopes(device: &Device, input: &Input) {
     let (dtype, tokens) = (input.dtype, tokens(input));
     let begin = |device: &Device| {
@@ -70,11 +54,11 @@ fn check_row_slopes(device: &Device, input: &Input) {
     };
     let (logits, slopes, targets) = begin(device);
     let held = input.held(&[&logits, &slopes]);
-    let got = slopes_of([logits, slopes], targets, tokens, KernelChoice::Fused);
+    let got = backend::row_slopes(logits, targets, slopes, tokens, KernelChoice::Fused);
     held.assert_untouched();
     let (logits, slopes, targets) = begin(&Device::flex());
     let logits = logits.cast(wide(dtype));
-    let right = slopes_of([logits, slopes], targets, tokens, KernelChoice::Twin);
+    let right = backend::row_slopes(logits, targets, slopes, tokens, KernelChoice::Twin);
     assert_is(got, right, dtype, Bound::Near(10.0), "gradient");
 }
 
