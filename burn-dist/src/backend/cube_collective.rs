@@ -1,16 +1,16 @@
 //! Collectives on CubeCL's runtimes: tensors of CUDA devices stay there, where the group can reach them.
 #![allow(unsafe_code)]
 
-use burn::backend::Cube;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{CallPlace, CollectiveCall, DistributedBackend, StartedCall};
 use crate::communicator::Operation;
 use crate::error::Result;
 
-impl DistributedBackend for Cube {}
+impl DistributedBackend for CubeBackend {}
 
-impl CollectiveCall for Cube {
+impl CollectiveCall for CubeBackend {
     fn start_call(
         tensor: CubeTensor,
         operation: Operation,
@@ -46,7 +46,7 @@ mod cuda {
     pub(super) fn output_shape(
         tensor: &CubeTensor,
         operation: &Operation,
-        place: CallPlace<'_, Cube>,
+        place: CallPlace<'_, CubeBackend>,
     ) -> Option<Vec<usize>> {
         DeviceCall::output_shape(operation, &tensor.shape().to_vec(), place.group.size())
     }
@@ -55,10 +55,10 @@ mod cuda {
         tensor: CubeTensor,
         operation: Operation,
         output_shape: Vec<usize>,
-        place: CallPlace<'_, Cube>,
+        place: CallPlace<'_, CubeBackend>,
         device: &dyn DeviceCommunicator,
         own: usize,
-    ) -> Result<StartedCall<Cube>> {
+    ) -> Result<StartedCall<CubeBackend>> {
         let group = place.group;
         if own != device.device_index() {
             return Err(group.invalid_call(

@@ -109,8 +109,9 @@ pub trait KernelBackend: BurnBackend {
         twins::unpack::<Self>(bucket, start, len, scale, dtype)
     }
 
-    /// The sum of squares of all elements of eight tensors, which may be empty: macros pass on no lists. On CubeCL's devices partial sums are made in 32
-    /// bits; elsewhere it is exact.
+    /// The sum of squares of all elements of eight tensors, which may be empty: macros pass on no lists. On CubeCL's
+    /// devices partial sums are made in 32 bits; elsewhere, and with Burn's fusion, it is exact.
+    #[fusion(default)]
     #[allow(clippy::too_many_arguments)]
     fn kernel_square_sum(
         first: FloatTensor<Self>,

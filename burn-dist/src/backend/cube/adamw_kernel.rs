@@ -52,7 +52,7 @@ fn adamw_kernel<F: Float, G: Float, N: Size>(
     parameter_out: &mut Tensor<Vector<F, N>>,
     moment_1_out: &mut Tensor<Vector<F, N>>,
     moment_2_out: &mut Tensor<Vector<F, N>>,
-    n: AdamWNumbers,
+    scalars: AdamWNumbers,
     vectors: usize,
     #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
@@ -64,7 +64,7 @@ fn adamw_kernel<F: Float, G: Float, N: Size>(
         Vector::cast_from(gradient[ABSOLUTE_POS]),
         Vector::cast_from(moment_1[ABSOLUTE_POS]),
         Vector::cast_from(moment_2[ABSOLUTE_POS]),
-        &n,
+        &scalars,
     );
     parameter_out[ABSOLUTE_POS] = Vector::cast_from(p);
     moment_1_out[ABSOLUTE_POS] = Vector::cast_from(m);
@@ -82,7 +82,7 @@ fn adamw_copies_kernel<F: Float, G: Float, C: Float, N: Size>(
     moment_1_out: &mut Tensor<Vector<F, N>>,
     moment_2_out: &mut Tensor<Vector<F, N>>,
     copy_out: &mut Tensor<Vector<C, N>>,
-    n: AdamWNumbers,
+    scalars: AdamWNumbers,
     vectors: usize,
     #[define(F, G, C)] _dtypes: [ElemType; 3],
 ) {
@@ -94,7 +94,7 @@ fn adamw_copies_kernel<F: Float, G: Float, C: Float, N: Size>(
         Vector::cast_from(gradient[ABSOLUTE_POS]),
         Vector::cast_from(moment_1[ABSOLUTE_POS]),
         Vector::cast_from(moment_2[ABSOLUTE_POS]),
-        &n,
+        &scalars,
     );
     let rounded = Vector::<F, N>::cast_from(p);
     parameter_out[ABSOLUTE_POS] = rounded;

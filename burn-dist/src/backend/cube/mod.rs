@@ -22,8 +22,9 @@ mod softmax_merge_kernel;
 mod square_sum_kernel;
 
 use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Cube, try_read_sync};
+use burn::backend::try_read_sync;
 use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::zeros;
 use burn_cubecl::tensor::CubeTensor;
@@ -52,7 +53,7 @@ fn merge_logs(outputs: [CubeTensor; 2], logs: [CubeTensor; 2]) -> (CubeTensor, C
     }
     let rows = Shape::new([logs[0].meta.num_elements(), 1]);
     let column = zeros(output.device.clone(), rows, output.dtype);
-    let (_, log) = twins::softmax_merge::<Cube>([column.clone(), column], logs);
+    let (_, log) = twins::softmax_merge::<CubeBackend>([column.clone(), column], logs);
     (output, log)
 }
 
@@ -71,7 +72,7 @@ fn fits_adamw([parameter, gradient, moment_1, moment_2]: [&CubeTensor; 4]) -> bo
 /// Adds the partial sums that [`square_sum_kernel::square_sums`] makes of tensors of one type.
 fn add_partials(tensors: &[CubeTensor], sum: &mut SquareSum) {
     let partials = square_sum_kernel::square_sums(tensors);
-    let read = try_read_sync(Cube::float_into_data(partials));
+    let read = try_read_sync(CubeBackend::float_into_data(partials));
     let Some(Ok(Ok(partials))) = read.map(|data| data.map(|data| data.try_into_vec::<f32>()))
     else {
         // What cannot be read is not known to be finite.
@@ -83,7 +84,7 @@ fn add_partials(tensors: &[CubeTensor], sum: &mut SquareSum) {
     }
 }
 
-impl KernelBackend for Cube {
+impl KernelBackend for CubeBackend {
     fn kernel_adamw(
         parameter: CubeTensor,
         gradient: CubeTensor,

@@ -26,7 +26,7 @@ fn sgd_kernel<F: Float, N: Size>(
     velocity: &Tensor<Vector<F, N>>,
     parameter_out: &mut Tensor<Vector<F, N>>,
     velocity_out: &mut Tensor<Vector<F, N>>,
-    n: SgdNumbers,
+    scalars: SgdNumbers,
     vectors: usize,
     #[comptime] has_penalty: bool,
     #[comptime] is_first: bool,
@@ -37,10 +37,10 @@ fn sgd_kernel<F: Float, N: Size>(
         terminate!();
     }
     let p = Vector::<f32, N>::cast_from(parameter[ABSOLUTE_POS]);
-    let scaled = Vector::<f32, N>::cast_from(gradient[ABSOLUTE_POS]) * Vector::new(n.scale);
+    let scaled = Vector::<f32, N>::cast_from(gradient[ABSOLUTE_POS]) * Vector::new(scalars.scale);
     // A sum with 0 would lose the sign of a gradient of -0.0.
     let g = if has_penalty {
-        p * Vector::new(n.penalty) + scaled
+        p * Vector::new(scalars.penalty) + scaled
     } else {
         scaled
     };
@@ -48,15 +48,15 @@ fn sgd_kernel<F: Float, N: Size>(
         g
     } else {
         let before = Vector::<f32, N>::cast_from(velocity[ABSOLUTE_POS]);
-        g * Vector::new(n.take) + before * Vector::new(n.keep)
+        g * Vector::new(scalars.take) + before * Vector::new(scalars.keep)
     };
     let along = if nesterov {
-        v * Vector::new(n.keep) + g
+        v * Vector::new(scalars.keep) + g
     } else {
         v
     };
     velocity_out[ABSOLUTE_POS] = Vector::cast_from(v);
-    parameter_out[ABSOLUTE_POS] = Vector::cast_from(p - along * Vector::new(n.lr));
+    parameter_out[ABSOLUTE_POS] = Vector::cast_from(p - along * Vector::new(scalars.lr));
 }
 
 /// Parameter, gradient and velocity without gaps, of one type and of one length that is not 0, to parameter and

@@ -75,14 +75,14 @@ fn square_sum_kernel<
     G: Size,
     H: Size,
 >(
-    a: &Tensor<Vector<T, A>>,
-    b: &Tensor<Vector<T, B>>,
-    c: &Tensor<Vector<T, C>>,
-    d: &Tensor<Vector<T, D>>,
-    e: &Tensor<Vector<T, E>>,
-    f: &Tensor<Vector<T, F>>,
-    g: &Tensor<Vector<T, G>>,
-    h: &Tensor<Vector<T, H>>,
+    first: &Tensor<Vector<T, A>>,
+    second: &Tensor<Vector<T, B>>,
+    third: &Tensor<Vector<T, C>>,
+    fourth: &Tensor<Vector<T, D>>,
+    fifth: &Tensor<Vector<T, E>>,
+    sixth: &Tensor<Vector<T, F>>,
+    seventh: &Tensor<Vector<T, G>>,
+    eighth: &Tensor<Vector<T, H>>,
     partials: &mut Tensor<f32>,
     ends: BlockEnds,
     block_len: usize,
@@ -93,35 +93,35 @@ fn square_sum_kernel<
     let mut sum = 0.0f32;
     let mut count = 0u32;
     if block < ends.a {
-        let (s, n) = squares::<T, A>(a, block, block_len, lanes);
+        let (s, n) = squares::<T, A>(first, block, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.b {
-        let (s, n) = squares::<T, B>(b, block - ends.a, block_len, lanes);
+        let (s, n) = squares::<T, B>(second, block - ends.a, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.c {
-        let (s, n) = squares::<T, C>(c, block - ends.b, block_len, lanes);
+        let (s, n) = squares::<T, C>(third, block - ends.b, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.d {
-        let (s, n) = squares::<T, D>(d, block - ends.c, block_len, lanes);
+        let (s, n) = squares::<T, D>(fourth, block - ends.c, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.e {
-        let (s, n) = squares::<T, E>(e, block - ends.d, block_len, lanes);
+        let (s, n) = squares::<T, E>(fifth, block - ends.d, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.f {
-        let (s, n) = squares::<T, F>(f, block - ends.e, block_len, lanes);
+        let (s, n) = squares::<T, F>(sixth, block - ends.e, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.g {
-        let (s, n) = squares::<T, G>(g, block - ends.f, block_len, lanes);
+        let (s, n) = squares::<T, G>(seventh, block - ends.f, block_len, lanes);
         sum = s;
         count = n;
     } else if block < ends.h {
-        let (s, n) = squares::<T, H>(h, block - ends.g, block_len, lanes);
+        let (s, n) = squares::<T, H>(eighth, block - ends.g, block_len, lanes);
         sum = s;
         count = n;
     }
