@@ -74,7 +74,7 @@ fn row_parts_kernel<F: Float, I: Int, N: Size>(
         let place = row * ROW_PARTS;
         parts[place] = largest;
         // A row of nothing but minus infinity has no such sum.
-        parts[place + 1] = exponentials + (largest - largest);
+        parts[place + 1] = select(largest == nothing, f32::new(f32::NAN), exponentials);
         parts[place + 2] = of_target;
         parts[place + 3] = sum;
     }

@@ -47,7 +47,7 @@ fn softmax_merge_kernel<F: Float, N: Size>(
     );
     let merged = o * Vector::new(part / divisor) + other * Vector::new(other_part / divisor);
     output_out[ABSOLUTE_POS] = Vector::cast_from(merged);
-    if ABSOLUTE_POS % vectors_per_row == 0 {
+    if ABSOLUTE_POS.is_multiple_of(vectors_per_row) {
         let total = select(no_keys, b, select(no_other_keys, a, base + sum.ln()));
         log_out[row] = total;
     }
