@@ -9,8 +9,8 @@ use super::Arguments;
 use super::arguments::DTypeName;
 use super::strategy::Strategy;
 
-/// Bytes of a norm's exact sum: 255 exponents in four words each, and a count.
-const NORM: u64 = (255 * 4 + 1) * 8;
+/// Bytes of a norm's exact sum: 136 digits and the number of gradients that are not finite.
+const NORM: u64 = (136 + 1) * 8;
 
 /// What an all_reduce of `bytes` sends, of `n` ranks together.
 fn all_reduce(bytes: u64, n: u64) -> u64 {
