@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use burn_dist::{DistError, Result};
 
+use super::sources::{collect, packages, registry};
+
 /// More than this many bytes are not read: enough for hours of training on CPUs.
 const LIMIT: usize = 32 << 20;
 
@@ -47,27 +49,20 @@ impl Corpus {
     /// # Errors
     /// [`DistError::File`] if there are none, as with vendored dependencies.
     pub fn burn_sources() -> Result<Self> {
-        let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        let registry = cargo_home
-            .or_else(|| home.map(|home| home.join(".cargo")))
-            .unwrap_or_default()
-            .join("registry/src");
+        let registry = registry();
         let failure = |problem: String| DistError::File {
             path: registry.display().to_string(),
             problem: format!("{problem}; give a text with --data PATH"),
         };
         let mut files = Vec::new();
-        for index in sorted(&registry).map_err(|error| failure(error.to_string()))? {
-            for package in sorted(&index).map_err(|error| failure(error.to_string()))? {
-                let name = package.file_name().unwrap_or_default().to_string_lossy();
-                if name.starts_with("burn-") {
-                    let is_rust = |path: &Path| path.extension().is_some_and(|e| e == "rs");
-                    collect(&package, &is_rust, &mut files)
-                        .map_err(|error| failure(error.to_string()))?;
-                }
-            }
-        }
+        let is_rust = |path: &Path| path.extension().is_some_and(|e| e == "rs");
+        packages(&registry, &["burn-"])
+            .and_then(|packages| {
+                packages
+                    .iter()
+                    .try_for_each(|package| collect(package, &is_rust, &mut files))
+            })
+            .map_err(|error| failure(error.to_string()))?;
         let corpus = Self::join(files)?;
         if corpus.bytes.is_empty() {
             return Err(failure("holds no sources of Burn".into()));
@@ -104,29 +99,4 @@ impl Corpus {
     pub fn num_files(&self) -> usize {
         self.files
     }
-}
-
-fn sorted(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut entries = fs::read_dir(folder)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<std::io::Result<Vec<_>>>()?;
-    entries.sort();
-    Ok(entries)
-}
-
-fn collect(
-    folder: &Path,
-    wanted: &dyn Fn(&Path) -> bool,
-    files: &mut Vec<PathBuf>,
-) -> std::io::Result<()> {
-    for entry in sorted(folder)? {
-        // Links are not followed: a loop of them would never end.
-        let kind = fs::symlink_metadata(&entry)?.file_type();
-        if kind.is_dir() {
-            collect(&entry, wanted, files)?;
-        } else if kind.is_file() && wanted(&entry) {
-            files.push(entry);
-        }
-    }
-    Ok(())
 }

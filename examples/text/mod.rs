@@ -1,6 +1,7 @@
 //! Real text as bytes, and batches of it.
 
 mod corpus;
+pub(crate) mod sources;
 mod window_dataset;
 
 pub use corpus::Corpus;

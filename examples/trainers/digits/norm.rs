@@ -1,0 +1,12 @@
+//! [`Norm`]: what stands between a convolution and its activation.
+
+use clap::ValueEnum;
+
+/// Normalization of feature maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Norm {
+    /// Burn's `BatchNorm`
+    Batch,
+    /// Nothing
+    None,
+}

@@ -1,0 +1,14 @@
+//! [`Arguments`]: the command line of `lstm_series`.
+
+use clap::Parser;
+
+use crate::trainers::TrainingArguments;
+
+/// Train an LSTM to forecast a noisy series of waves.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+pub struct Arguments {
+    /// How long, on how much and from where to train
+    #[command(flatten)]
+    pub training: TrainingArguments,
+}
