@@ -4,7 +4,6 @@ use std::fmt;
 
 use burn::data::dataloader::DataLoader;
 use burn::data::dataset::DatasetError;
-use burn::tensor::ElementConversion;
 use burn::train::{ClassificationOutput, InferenceStep};
 
 /// Items that were given their own class, of how many.
@@ -30,12 +29,11 @@ impl Accuracy {
             let output = model.step(batch?);
             let [items, _] = output.output.dims();
             let classes = output.output.argmax(1).reshape([items]);
-            let right: i64 = classes
+            let right = classes
                 .equal(output.targets)
                 .int()
                 .sum()
-                .into_scalar()
-                .elem();
+                .into_scalar::<i64>();
             accuracy.right += usize::try_from(right).expect("invariant: a count of matches");
             accuracy.items += items;
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use burn::data::dataloader::DataLoader;
 use burn::data::dataset::DatasetError;
-use burn::tensor::{ElementConversion, Tensor, s};
+use burn::tensor::{Tensor, s};
 use burn::train::InferenceStep;
 
 use super::{Forecaster, WindowBatch};
@@ -45,7 +45,7 @@ impl ForecastError {
 }
 
 fn squares(differences: Tensor<2>) -> f64 {
-    differences.powi_scalar(2).sum().into_scalar().elem()
+    differences.powi_scalar(2).sum().into_scalar()
 }
 
 impl fmt::Display for ForecastError {
