@@ -2,6 +2,8 @@
 
 #[path = "train_gpt_tests/harness.rs"]
 mod harness;
+#[path = "test_programs/run.rs"]
+mod run;
 #[path = "train_gpt_tests/stages.rs"]
 mod stages;
 

@@ -1,44 +1,16 @@
 //! Runs `train_gpt` as a user does.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-/// No run takes longer; one that does is stuck.
-const DEADLINE: Duration = Duration::from_secs(240);
+use crate::run::run;
 
 /// Code, standard output, error stream.
 pub(crate) fn train_gpt(
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> (Option<i32>, String, String) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = |name: &str| folder.path().join(name);
-    // Files rather than pipes: a process that is left behind must not keep the test waiting.
-    let (out, error) = (file("out"), file("error"));
-    let create = |path: &Path| std::fs::File::create(path).expect("created");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train_gpt"))
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .env_remove("RUST_BACKTRACE")
-        .stdin(Stdio::null())
-        .stdout(create(&out))
-        .stderr(create(&error))
-        .spawn()
-        .expect("train_gpt starts");
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status;
-        }
-        if start.elapsed() > DEADLINE {
-            let _ = child.kill();
-            panic!("train_gpt {arguments:?} did not end within {DEADLINE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let read = |path: &Path| std::fs::read_to_string(path).expect("text");
-    (status.code(), read(&out), read(&error))
+    let program = env!("CARGO_BIN_EXE_train_gpt");
+    run(program, arguments, variables, &std::env::temp_dir())
 }
 
 /// A small model on a small text, and the run's JSON.

@@ -15,7 +15,7 @@ use crate::text::sources::{collect, packages, registry};
 const PACKAGES: [&str; 5] = ["burn", "clap", "cubecl", "serde", "tracing"];
 
 /// Of a language, at most; three languages fill batches of 32, also when four of them make a step.
-const TRAINING_SNIPPETS: usize = 1024;
+const TRAINING_SNIPPETS: usize = 896;
 const VALIDATION_SNIPPETS: usize = 192;
 
 /// Of a file, at most: one long changelog must not be all of Markdown.

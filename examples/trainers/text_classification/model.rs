@@ -15,7 +15,7 @@ const VOCABULARY: usize = 256;
 const WIDTH: usize = 32;
 const FEED_FORWARD: usize = 64;
 const HEADS: usize = 4;
-const LAYERS: usize = 2;
+const LAYERS: usize = 1;
 
 /// A transformer whose mean output is classified.
 #[derive(Module, Debug)]
