@@ -42,7 +42,7 @@ impl Trainer {
     }
 }
 
-/// The metric logs under `artifacts`: paths and lines.
+/// The losses logged under `artifacts` in the first `epochs`: paths and lines.
 pub(crate) fn logs(artifacts: &Path, epochs: usize) -> Vec<(String, Vec<String>)> {
     let mut logs = Vec::new();
     for split in ["train", "valid"] {

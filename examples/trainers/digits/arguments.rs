@@ -7,7 +7,7 @@ use crate::trainers::TrainingArguments;
 
 /// Train a convolutional net to read handwritten digits.
 #[derive(Debug, Clone, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 pub struct Arguments {
     /// How long, on how much and from where to train
     #[command(flatten)]

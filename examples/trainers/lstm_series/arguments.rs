@@ -6,7 +6,7 @@ use crate::trainers::TrainingArguments;
 
 /// Train an LSTM to forecast a noisy series of waves.
 #[derive(Debug, Clone, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 pub struct Arguments {
     /// How long, on how much and from where to train
     #[command(flatten)]

@@ -8,7 +8,7 @@ use crate::trainers::TrainingArguments;
 
 /// Train a transformer to tell snippets of Rust, Markdown and TOML apart.
 #[derive(Debug, Clone, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 pub struct Arguments {
     /// How long, on how much and from where to train
     #[command(flatten)]
