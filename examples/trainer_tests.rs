@@ -73,6 +73,31 @@ fn languages_are_told_apart_with_dropout() {
 }
 
 #[test]
+fn a_folder_of_ones_own_is_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for number in 0..10 {
+        for (extension, line) in [
+            (
+                "rs",
+                format!("fn f{number}(x: u32) -> u32 {{ x + {number} }}\n"),
+            ),
+            ("md", format!("# Chapter {number}\n\nPlain words *here*.\n")),
+            ("toml", format!("[part-{number}]\nkey = \"{number}\"\n")),
+        ] {
+            let file = folder.path().join(format!("{number}.{extension}"));
+            fs::write(file, line.repeat(20)).expect("written");
+        }
+    }
+    let folder = folder.path().to_str().expect("plain letters");
+    let (line, percent) = TEXT.result_of(&["--data", folder, "--lr", "0.01"], &[]);
+    assert!(percent > 99.0, "{line}");
+    // Two of ten files of each language validate, with 16 snippets at most.
+    let items = line.split(" of ").nth(1);
+    let items = items.and_then(|rest| rest.trim_end_matches(')').parse::<usize>().ok());
+    assert!(items.is_some_and(|items| items <= 96), "{line}");
+}
+
+#[test]
 fn a_series_is_forecast() {
     learns_and_repeats(&SERIES, &[]);
 }

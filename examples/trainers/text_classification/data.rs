@@ -80,20 +80,17 @@ fn snippets(
         }
         let file = file.map_err(io::Error::other)?;
         let text = fs::read(&file).map_err(|error| at(&file, &error))?;
+        if !seen.insert(text.clone()) {
+            continue;
+        }
         let pieces = text.as_chunks().0;
         let step = pieces.len().div_ceil(SNIPPETS_OF_A_FILE).max(1);
-        let snippets = pieces
-            .iter()
-            .step_by(step)
-            .map(|&bytes| Snippet { bytes, language });
-        if seen.insert(text.clone()) {
-            let part = if place % VALIDATION_PERIOD == 0 {
-                &mut valid
-            } else {
-                &mut train
-            };
-            part.extend(snippets);
-        }
+        let part = match place % VALIDATION_PERIOD {
+            0 => &mut valid,
+            _ => &mut train,
+        };
+        let some = pieces.iter().step_by(step);
+        part.extend(some.map(|&bytes| Snippet { bytes, language }));
     }
     train.truncate(TRAINING_SNIPPETS);
     valid.truncate(VALIDATION_SNIPPETS);
