@@ -52,10 +52,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("collectives", STRATEGY),
     ("data_parallel", STRATEGY),
     ("tensor_parallel", PARALLEL_LAYERS),
+    (
+        "train",
+        &["error", "communicator", "group", "world", "data_parallel"],
+    ),
 ];
 
 /// What a strategy may name: no other strategy.
-const STRATEGY: &[&str] = &["error", "communicator", "group", "placement", "backend"];
+const STRATEGY: &[&str] = &[
+    "error",
+    "communicator",
+    "group",
+    "kernels",
+    "placement",
+    "backend",
+];
 
 /// And what layers of a strategy may: they are made of regions.
 const PARALLEL_LAYERS: &[&str] = &[

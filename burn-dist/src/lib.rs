@@ -21,6 +21,8 @@ pub mod mesh;
 pub mod placement;
 pub mod random;
 pub mod tensor_parallel;
+#[cfg(feature = "train")]
+pub mod train;
 pub mod world;
 
 pub use error::{DistError, Result};

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use burn_dist::data_parallel::{scale_gradients, squares_of_gradients};
 use burn_dist::placement::Declarations;
 use burn_dist::{DistError, Result};
 
@@ -45,7 +46,7 @@ pub fn clip_grad_norm_over<M: Module>(
     clip_factor(0.0, max_norm)?;
     let norm = total(&gradients, model, model_parallel)?.norm();
     if let Some(factor) = clip_factor(norm, max_norm)? {
-        scale(&mut gradients, model, factor);
+        scale_gradients(&mut gradients, model, factor);
     }
     Ok((gradients, norm))
 }
@@ -122,53 +123,5 @@ pub(crate) fn sum_of_squares<M: Module>(
     model: &M,
     counts: impl Fn(ParamId) -> bool,
 ) -> NormSum {
-    struct Squares<'a, F> {
-        gradients: &'a GradientsParams,
-        counts: F,
-        seen: HashSet<ParamId>,
-        counted: Vec<Tensor<1>>,
-    }
-    impl<F: Fn(ParamId) -> bool> ModuleVisitor for Squares<'_, F> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !(self.counts)(param.id) || !self.seen.insert(param.id) {
-                return;
-            }
-            if let Some(gradient) = self.gradients.get::<D>(param.id) {
-                self.counted.push(gradient.reshape([-1]));
-            }
-        }
-    }
-    let mut squares = Squares {
-        gradients,
-        counts,
-        seen: HashSet::new(),
-        counted: Vec::new(),
-    };
-    model.visit(&mut squares);
-    NormSum::of(squares.counted)
-}
-
-/// Multiplies all gradients.
-pub(crate) fn scale<M: Module>(gradients: &mut GradientsParams, model: &M, factor: f64) {
-    struct Scale<'a> {
-        gradients: &'a mut GradientsParams,
-        factor: f64,
-        seen: HashSet<ParamId>,
-    }
-    impl ModuleVisitor for Scale<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.seen.insert(param.id) {
-                return;
-            }
-            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                let scaled = gradient.mul_scalar(self.factor);
-                self.gradients.register(param.id, scaled);
-            }
-        }
-    }
-    model.visit(&mut Scale {
-        gradients,
-        factor,
-        seen: HashSet::new(),
-    });
+    squares_of_gradients(gradients, model, counts).into()
 }

@@ -73,7 +73,7 @@ impl LossScale {
     ) -> Result<Option<GradientsParams>> {
         let overflow = total(&gradients, model, model_parallel)?.num_not_finite() > 0;
         Ok(self.decide(overflow).map(|factor| {
-            scale(&mut gradients, model, factor);
+            scale_gradients(&mut gradients, model, factor);
             gradients
         }))
     }

@@ -50,6 +50,12 @@ impl NormSum {
     }
 }
 
+impl From<SquareSum> for NormSum {
+    fn from(sum: SquareSum) -> Self {
+        Self(sum)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,25 +6,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor, TensorData};
 
-use super::reducer::{Reduced, Reducer};
+use super::reducer::{Averaging, Reduced, Reducer};
 use super::synchronized::Attach;
-use super::{BucketPlan, BucketSizes, GradientEvent, ParameterTable, replica};
+use super::{BucketPlan, BucketSizes, DataParallelConfig, GradientEvent, ParameterTable, replica};
 use crate::communicator::{HostBuffer, ReduceOp};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
-
-/// How [`DataParallel`] works.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DataParallelConfig {
-    /// Target sizes of the buckets.
-    pub bucket_sizes: BucketSizes,
-    /// `true`: the gradient is the mean over ranks and micro-steps, divided once after the sum.
-    /// `false` (default, as in PyTorch): the mean over ranks of the sum over micro-steps.
-    pub average_micro_steps: bool,
-    /// `true`: reduced gradients stay split, each rank gets its part of every bucket from
-    /// [`DataParallel::sync_shards`]; `S(n-1)/n` bytes per rank. `false`: [`DataParallel::sync`].
-    pub shard_gradients: bool,
-}
 
 /// This rank's part of a bucket's mean gradients.
 #[derive(Debug)]
@@ -123,7 +110,10 @@ impl DataParallel {
             group.clone(),
             BucketPlan::new(&trained, sizes),
             names,
-            config.average_micro_steps,
+            Averaging {
+                ranks: !config.sum_ranks,
+                micro_steps: config.average_micro_steps,
+            },
             config.shard_gradients,
         ));
         let model = model.apply_reparameterization(Attach::new(&table, reducer.clone()));
@@ -162,6 +152,11 @@ impl DataParallel {
     /// # }
     /// ```
     pub fn no_sync(&self, backward: impl FnOnce() -> Gradients) {
+        self.without_launching(|| self.reducer.take_leaves(backward()));
+    }
+
+    /// Ends a micro-step with `pass`, of which nothing is sent.
+    pub(super) fn without_launching<T>(&self, pass: impl FnOnce() -> T) -> T {
         struct Restore<'a>(&'a Reducer, bool);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -169,9 +164,10 @@ impl DataParallel {
             }
         }
         let restore = Restore(&self.reducer, self.reducer.set_launching(false));
-        self.reducer.take_leaves(backward());
+        let made = pass();
         self.reducer.end_micro_step();
         drop(restore);
+        made
     }
 
     /// Ends an optimizer step's gradients: launches the buckets that are left, waits for all, and

@@ -34,13 +34,45 @@ impl DataParallel {
             ));
         }
         self.reducer.expect_micro_steps(micro_steps - 1);
-        let mut deliver = Deliver {
+        self.take_given(gradients, model);
+        Ok(())
+    }
+
+    /// As [`no_sync`](Self::no_sync), for a pass that has collected its gradients for the wrapped model
+    /// already, as a `TrainStep` does; returns what else the pass made. Local.
+    pub fn no_sync_collected<M: Module, T>(
+        &self,
+        model: &M,
+        pass: impl FnOnce() -> (GradientsParams, T),
+    ) -> T {
+        self.without_launching(|| {
+            let (gradients, made) = pass();
+            self.take_given(gradients, model);
+            made
+        })
+    }
+
+    /// As [`sync`](Self::sync), with gradients that were collected for the wrapped model already, as a
+    /// `TrainStep` does. Collective; one all_reduce per bucket.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn sync_collected<M: Module>(
+        &self,
+        gradients: GradientsParams,
+        model: &M,
+    ) -> Result<GradientsParams> {
+        self.take_given(gradients, model);
+        self.sync_without_input(model)
+    }
+
+    /// Hands over gradients that no hook has taken.
+    fn take_given<M: Module>(&self, gradients: GradientsParams, model: &M) {
+        model.visit(&mut Deliver {
             parallel: self,
             reducer: &self.reducer,
             gradients,
-        };
-        model.visit(&mut deliver);
-        Ok(())
+        });
     }
 }
 

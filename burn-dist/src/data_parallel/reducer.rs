@@ -21,6 +21,13 @@ pub(super) struct Reduced {
     pub(super) divisor: usize,
 }
 
+/// What a sum is divided by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Averaging {
+    pub(super) ranks: bool,
+    pub(super) micro_steps: bool,
+}
+
 /// Takes a leaf's gradient out of a backward pass's results, if there is one.
 pub(super) type ReadLeaf = Box<dyn Fn(&mut Gradients) -> Option<HostBuffer> + Send>;
 
@@ -60,7 +67,7 @@ pub(super) struct Reducer {
     group: ProcessGroup,
     plan: BucketPlan,
     names: Vec<String>,
-    average_micro_steps: bool,
+    averaging: Averaging,
     /// Reduced buckets are split over the ranks, and whole ones are not to pile up.
     shard: bool,
     state: Mutex<State>,
@@ -71,7 +78,7 @@ impl Reducer {
         group: ProcessGroup,
         plan: BucketPlan,
         names: Vec<String>,
-        average_micro_steps: bool,
+        averaging: Averaging,
         shard: bool,
     ) -> Self {
         let shared_by = shard.then(|| group.size());
@@ -100,7 +107,7 @@ impl Reducer {
             group,
             plan,
             names,
-            average_micro_steps,
+            averaging,
             shard,
             state: Mutex::new(state),
         }
@@ -142,6 +149,9 @@ impl Reducer {
     pub(super) fn end_micro_step(&self) {
         let mut state = self.lock();
         self.settle_all(&mut state);
+        // Uses that this pass did not come to, and what was read beside it, are not waited for.
+        let state = &mut *state;
+        state.used.copy_from_slice(&state.fired);
         state.micro_steps += 1;
     }
 
@@ -208,10 +218,11 @@ impl Reducer {
 
     /// The reduction, and what the result is still to be divided by: the mean divides once.
     fn mean(&self, micro_steps: usize) -> (ReduceOp, usize) {
-        if self.average_micro_steps && micro_steps > 1 {
-            (ReduceOp::Sum, self.group.size() * micro_steps)
-        } else {
-            (ReduceOp::Mean, 1)
+        let ranks = if self.averaging.ranks { self.group.size() } else { 1 };
+        match self.averaging.micro_steps && micro_steps > 1 {
+            true => (ReduceOp::Sum, ranks * micro_steps),
+            false if self.averaging.ranks => (ReduceOp::Mean, 1),
+            false => (ReduceOp::Sum, 1),
         }
     }
 

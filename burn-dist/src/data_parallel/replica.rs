@@ -92,6 +92,51 @@ pub fn broadcast_buffers<M: Module>(
     }
 }
 
+/// Gives every rank all that is not trained of index 0: running statistics of a BatchNorm, frozen
+/// parameters, integers and booleans. Collective: a broadcast for each.
+///
+/// # Errors
+/// What the group met.
+pub fn broadcast_untrained<M: Module>(
+    module: M,
+    table: &ParameterTable,
+    group: &ProcessGroup,
+) -> Result<M> {
+    let mut mapper = UntrainedMapper(BufferMapper(BroadcastMapper {
+        table,
+        group,
+        known: HashMap::new(),
+        failure: None,
+    }));
+    let module = module.map(&mut mapper);
+    match mapper.0.0.failure {
+        Some(failure) => Err(failure),
+        None => Ok(module),
+    }
+}
+
+struct UntrainedMapper<'a>(BufferMapper<'a>);
+
+impl ModuleMapper for UntrainedMapper<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match param.is_require_grad() {
+            true => param,
+            false => self.0.0.map_float(param),
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.0.map_int(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.0.map_bool(param)
+    }
+}
+
 struct BufferMapper<'a>(BroadcastMapper<'a>);
 
 impl ModuleMapper for BufferMapper<'_> {

@@ -329,5 +329,15 @@ pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
+/// This rank, as the launcher's variables say; `None` without any.
+///
+/// # Errors
+/// [`DistError::Environment`] with everything that is missing or contradicts itself.
+#[cfg(feature = "train")]
+pub(crate) fn launched_rank() -> Result<Option<usize>> {
+    let environment = Environment::read(&|name| std::env::var(name).ok())?;
+    Ok((environment.launcher != Launcher::Plain).then_some(environment.rank))
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! [`launch_threads`]: ranks as threads of this process.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
@@ -60,11 +61,7 @@ pub fn launch_threads<T: Send>(
                         None
                     }
                     Err(panic) => {
-                        let text = panic
-                            .downcast_ref::<String>()
-                            .cloned()
-                            .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
-                            .unwrap_or_else(|| "a panic without a message".into());
+                        let text = panic_text(&*panic);
                         note(first, rank, format!("it panicked: {text}"), false);
                         hub.end(rank, Some(&format!("it panicked: {text}")));
                         None
@@ -95,6 +92,13 @@ pub fn launch_threads<T: Send>(
         Some(failure) => Err(failure.error),
         None => Ok(results.into_iter().flatten().collect()),
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
+        .unwrap_or_else(|| "a panic without a message".into())
 }
 
 /// One for each rank, or none.

@@ -31,9 +31,13 @@ mod world;
 mod world_options;
 
 pub use doctor::Doctor;
+#[cfg(feature = "train")]
+pub(crate) use environment::launched_rank;
 pub use environment::{Environment, Launcher};
 pub use launch_processes::{ExitReport, launch_processes};
 pub use launch_threads::launch_threads;
+#[cfg(feature = "train")]
+pub(crate) use launch_threads::panic_text;
 pub use output::OutputStyle;
 pub use process_launch::ProcessLaunch;
 pub use store::{StoreClient, StoreServer};

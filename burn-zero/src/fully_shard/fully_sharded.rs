@@ -10,7 +10,7 @@ use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
 use super::shard_context::ShardContext;
-use crate::clip_grad_norm::{clip_factor, scale, sum_of_squares};
+use crate::clip_grad_norm::{clip_factor, sum_of_squares};
 use crate::{LossScale, NormSum, ShardLayout};
 
 /// Gradients, accumulation and errors of a model that [`FullyShard`](crate::FullyShard) wrapped.
@@ -164,7 +164,7 @@ impl FullySharded {
     ) -> Result<(GradientsParams, f64)> {
         let norm = self.sum_of_squares(&gradients, model)?.norm();
         if let Some(factor) = clip_factor(norm, max_norm)? {
-            scale(&mut gradients, model, factor);
+            scale_gradients(&mut gradients, model, factor);
         }
         Ok((gradients, norm))
     }
@@ -183,7 +183,7 @@ impl FullySharded {
         let overflow = self.sum_of_squares(&gradients, model)?.num_not_finite() > 0;
         let factor = loss_scale.decide(overflow);
         Ok(factor.map(|factor| {
-            scale(&mut gradients, model, factor);
+            scale_gradients(&mut gradients, model, factor);
             gradients
         }))
     }

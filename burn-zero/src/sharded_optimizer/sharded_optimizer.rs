@@ -114,6 +114,7 @@ impl ShardedOptimizer {
             bucket_sizes: config.bucket_sizes,
             average_micro_steps: config.average_micro_steps,
             shard_gradients: element_wise,
+            ..DataParallelConfig::default()
         };
         let (parallel, model) = DataParallel::wrap_with(model, group, parallel)?;
         if config.max_grad_norm.is_some() || config.loss_scale.is_some() {

@@ -1,0 +1,235 @@
+//! [`Distributed`]: the strategy that a trainer names.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use burn::train::{
+    InferenceStep, LearnerModel, SupervisedLearningStrategy, TrainStep, TrainingStrategy,
+};
+
+use super::replicas::{Replicas, check_norm};
+use super::{BatchSplit, GradientReduction, LastRound, Parallelism, RankOutput};
+use crate::data_parallel::BucketSizes;
+use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
+use crate::world::{WorldOptions, launched_rank};
+
+/// Gives a rank's model what it needs to know of the ranks.
+pub(super) type Prepare<M> = Arc<dyn Fn(M, &ProcessGroup) -> M + Send + Sync>;
+
+/// Trains on many ranks what Burn's trainer trains on one device, with one line:
+///
+/// ```no_run
+/// # use burn::data::dataloader::DataLoader;
+/// # use burn::train::{Learner, LearnerModel, LearningResult, SupervisedTraining, TrainStep, InferenceStep};
+/// # use std::sync::Arc;
+/// use burn_dist::train::Distributed;
+/// # fn example<M: LearnerModel>(
+/// #     train: Arc<dyn DataLoader<<M as TrainStep>::Input>>,
+/// #     valid: Arc<dyn DataLoader<<M as InferenceStep>::Input>>,
+/// #     learner: Learner<M>,
+/// # ) -> LearningResult<M>
+/// # where
+/// #     <M as TrainStep>::Output: burn_dist::train::RankOutput,
+/// #     <M as InferenceStep>::Output: burn_dist::train::RankOutput,
+/// # {
+/// SupervisedTraining::new("artifacts", train, valid)
+///     .num_epochs(10)
+///     .with_training_strategy(Distributed::new(4).into())
+///     .launch(learner)
+/// # }
+/// ```
+///
+/// Without a launcher, `new(n)` starts `n` ranks as threads of this process: the program runs once, around
+/// them. Under a launcher (`burnrun`, torchrun, Slurm, mpirun) each process is a rank, and the launcher's
+/// number counts; the program runs on every rank, so guard what comes after `launch` with
+/// [`is_first_rank`](Self::is_first_rank).
+///
+/// *What is replicated:* the model and the optimizer. *What is split:* the batches, for training and
+/// validation. *What moves* per optimizer step and rank: `2S(n-1)/n` bytes of gradients, `S` being those of all
+/// parameters, once however many micro-steps there are; per batch its output, to the first rank, which
+/// computes metrics, shows the dashboard and writes files.
+///
+/// Errors and panics of any rank end training on all: `LearningResult::error` has the cause, and so has
+/// the error output.
+pub struct Distributed<M> {
+    pub(super) ranks: usize,
+    pub(super) options: WorldOptions,
+    pub(super) device: Option<Device>,
+    pub(super) checkpointing: bool,
+    pub(super) split: Option<BatchSplit>,
+    pub(super) last_round: Option<LastRound>,
+    pub(super) seed: Option<u64>,
+    pub(super) max_grad_norm: Option<f64>,
+    pub(super) prepare: Option<Prepare<M>>,
+    pub(super) kind: Kind<M>,
+}
+
+pub(super) enum Kind<M> {
+    Replicas(Replicas),
+    Other(Arc<dyn ParallelismOf<M>>),
+}
+
+/// A [`Parallelism`] of one model, without its bound.
+pub(super) trait ParallelismOf<M>: Send + Sync {
+    fn get(&self) -> &dyn Parallelism<M>
+    where
+        M: LearnerModel;
+}
+
+struct Of<P, M>(P, PhantomData<fn(M)>);
+
+impl<P: Parallelism<M>, M: LearnerModel> ParallelismOf<M> for Of<P, M> {
+    fn get(&self) -> &dyn Parallelism<M> {
+        &self.0
+    }
+}
+
+impl<M> std::fmt::Debug for Distributed<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Distributed")
+            .field("ranks", &self.ranks)
+            .field("split", &self.split)
+            .field("last_round", &self.last_round)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> Distributed<M> {
+    /// Data parallelism over `ranks` threads, or over the launcher's processes.
+    pub fn new(ranks: usize) -> Self {
+        Self {
+            ranks,
+            options: WorldOptions::default(),
+            device: None,
+            checkpointing: false,
+            split: None,
+            last_round: None,
+            seed: None,
+            max_grad_norm: None,
+            prepare: None,
+            kind: Kind::Replicas(Replicas::default()),
+        }
+    }
+
+    /// Whether this process is the one that writes files and prints: always without a launcher.
+    ///
+    /// # Errors
+    /// [`DistError::Environment`] for launcher's variables that contradict each other.
+    pub fn is_first_rank() -> Result<bool> {
+        launched_rank().map(|rank| rank.unwrap_or(0) == 0)
+    }
+
+    /// Timeouts and how ranks are connected.
+    pub fn world_options(mut self, options: WorldOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// This process's device; by default that of the learner's model.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// Recomputes activations in the backward pass, as the trainer's own `gradient_checkpointing()`, which a
+    /// strategy is not told of.
+    pub fn gradient_checkpointing(mut self) -> Self {
+        self.checkpointing = true;
+        self
+    }
+
+    /// How batches are divided: by default [`BatchSplit::Batches`] for ranks that are threads, and
+    /// [`BatchSplit::Slices`] for processes.
+    pub fn batch_split(mut self, split: BatchSplit) -> Self {
+        self.split = Some(split);
+        self
+    }
+
+    /// What ranks do that have no batch left: by default [`LastRound::WithoutInput`], or
+    /// [`LastRound::Repeat`] where all ranks have to compute.
+    pub fn last_round(mut self, last_round: LastRound) -> Self {
+        self.last_round = Some(last_round);
+        self
+    }
+
+    /// Seeds the device's random generator on each rank that is a process, differently: dropout masks of ranks
+    /// then differ. Ranks that are threads share their device's generator.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Scales gradients down to a norm of at most `max_norm` over all parameters of the model together.
+    pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
+        self.max_grad_norm = Some(max_norm);
+        self
+    }
+
+    /// Calls `prepare` with each rank's model and the ranks, before anything else: for layers that talk to other
+    /// ranks in their forward pass.
+    pub fn prepare(
+        mut self,
+        prepare: impl Fn(M, &ProcessGroup) -> M + Send + Sync + 'static,
+    ) -> Self {
+        self.prepare = Some(Arc::new(prepare));
+        self
+    }
+
+    /// Mean or sum over ranks; for data parallelism.
+    ///
+    /// # Panics
+    /// If another [`parallelism`](Self::parallelism) was chosen.
+    pub fn gradient_reduction(mut self, reduction: GradientReduction) -> Self {
+        self.replicas().reduction = reduction;
+        self
+    }
+
+    /// Sizes of gradient buckets; for data parallelism.
+    ///
+    /// # Panics
+    /// If another [`parallelism`](Self::parallelism) was chosen.
+    pub fn bucket_sizes(mut self, sizes: BucketSizes) -> Self {
+        self.replicas().config.bucket_sizes = sizes;
+        self
+    }
+
+    fn replicas(&mut self) -> &mut Replicas {
+        match &mut self.kind {
+            Kind::Replicas(replicas) => replicas,
+            Kind::Other(_) => panic!("this is for data parallelism; another one was chosen"),
+        }
+    }
+
+    /// Another parallelism than data parallelism, as other crates have it.
+    pub fn parallelism(mut self, parallelism: impl Parallelism<M>) -> Self
+    where
+        M: LearnerModel,
+    {
+        self.kind = Kind::Other(Arc::new(Of(parallelism, PhantomData)));
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        check_norm(self.max_grad_norm)?;
+        match self.ranks {
+            0 => Err(DistError::config(
+                "training on 0 ranks",
+                "give at least 1 to Distributed::new",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<M: LearnerModel> From<Distributed<M>> for TrainingStrategy<M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    fn from(strategy: Distributed<M>) -> Self {
+        let strategy: Arc<dyn SupervisedLearningStrategy<M>> = Arc::new(strategy);
+        Self::Custom(strategy)
+    }
+}

@@ -1,0 +1,318 @@
+//! From Burn's trainer to ranks and back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use burn::data::dataloader::DataLoader;
+use burn::tensor::Device;
+use burn::train::{
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel,
+    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep,
+    TrainingComponents,
+};
+
+use super::batch_source::{BatchSource, for_process, for_threads};
+use super::distributed::Kind;
+use super::first_rank::FirstRank;
+use super::rank_training::{RankTraining, Schedule, failed};
+use super::{BatchSplit, Distributed, LastRound, Parallelism, RankOutput};
+use crate::error::{DistError, Result};
+use crate::world::{World, launch_threads, panic_text};
+
+type Loader<I> = Arc<dyn DataLoader<I>>;
+
+/// What a rank starts with.
+struct Seat<'a, M: LearnerModel> {
+    learner: &'a mut Learner<M>,
+    train: BatchSource<<M as TrainStep>::Input>,
+    valid: BatchSource<<M as InferenceStep>::Input>,
+    first: Option<&'a mut FirstRank<M>>,
+}
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for Distributed<M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    /// As Burn's, but that ranks other than the first neither render nor summarise.
+    fn train(
+        &self,
+        learner: Learner<M>,
+        dataloader_train: Loader<<M as TrainStep>::Input>,
+        dataloader_valid: Loader<<M as InferenceStep>::Input>,
+        components: TrainingComponents<M>,
+    ) -> LearningResult<M> {
+        if Self::is_first_rank().unwrap_or(true) {
+            return OnFirstRank(self).train(
+                learner,
+                dataloader_train,
+                dataloader_valid,
+                components,
+            );
+        }
+        let interrupter = components.interrupter.clone();
+        let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
+        let (model, processor) = self.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        );
+        LearningResult {
+            model: model.valid(),
+            renderer: processor.renderer(),
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        dataloader_train: Loader<<M as TrainStep>::Input>,
+        dataloader_valid: Loader<<M as InferenceStep>::Input>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let interrupter = components.interrupter.clone();
+        let device = self.device_of(&learner);
+        let schedule = Schedule {
+            epochs: starting_epoch..=components.num_epochs,
+            accumulation: components.grad_accumulation.unwrap_or(1),
+            last_round: self.last_round_of(),
+            max_grad_norm: self.max_grad_norm,
+            train_items: dataloader_train.num_items(),
+            valid_items: dataloader_valid.num_items(),
+        };
+        let mut first = FirstRank {
+            processor: components.event_processor,
+            checkpointer: components.checkpointer,
+            early_stopping: components.early_stopping,
+            event_store: components.event_store,
+            interrupter: interrupter.clone(),
+            device: device.clone().inner(),
+        };
+        learner.fork(&device);
+        let train = dataloader_train.to_device(&device);
+        let valid = dataloader_valid.to_device(&device.clone().inner());
+        let job = Job {
+            strategy: self,
+            schedule,
+            interrupter: &interrupter,
+            device: &device,
+        };
+        let trained = self
+            .check()
+            .and_then(|()| match World::is_launched() {
+                true => job.as_process(&mut learner, &mut first, train, valid),
+                false => job.as_threads(&mut learner, &mut first, train, valid),
+            });
+        if let Err(error) = trained {
+            eprintln!("training ended: {error}");
+            interrupter.fail(match error {
+                DistError::Rank { rank, problem } => failed(rank, problem),
+                error => failed(0, error.to_string()),
+            });
+        }
+        (learner.model(), first.processor)
+    }
+}
+
+/// The strategy with Burn's own frame around it: the dashboard's start and end, and the summary.
+struct OnFirstRank<'a, M>(&'a Distributed<M>);
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for OnFirstRank<'_, M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: Loader<<M as TrainStep>::Input>,
+        dataloader_valid: Loader<<M as InferenceStep>::Input>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        self.0.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        )
+    }
+}
+
+impl<M: LearnerModel> Distributed<M> {
+    fn parallelism_of(&self) -> &dyn Parallelism<M> {
+        match &self.kind {
+            Kind::Replicas(replicas) => replicas,
+            Kind::Other(other) => other.get(),
+        }
+    }
+
+    fn last_round_of(&self) -> LastRound {
+        self.last_round
+            .unwrap_or(match self.parallelism_of().steps_without_input() {
+                true => LastRound::WithoutInput,
+                false => LastRound::Repeat,
+            })
+    }
+
+    fn device_of(&self, learner: &Learner<M>) -> Device {
+        let of_model = || learner.model().devices().into_iter().next();
+        let device = self.device.clone().or_else(of_model).unwrap_or_default();
+        let device = match device.is_autodiff() {
+            true => device,
+            false => device.autodiff(),
+        };
+        match self.checkpointing {
+            true => device.gradient_checkpointing(),
+            false => device,
+        }
+    }
+}
+
+/// One training.
+struct Job<'a, M> {
+    strategy: &'a Distributed<M>,
+    schedule: Schedule,
+    interrupter: &'a Interrupter,
+    device: &'a Device,
+}
+
+impl<M: LearnerModel> Job<'_, M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    fn as_threads(
+        &self,
+        learner: &mut Learner<M>,
+        first: &mut FirstRank<M>,
+        train: Loader<<M as TrainStep>::Input>,
+        valid: Loader<<M as InferenceStep>::Input>,
+    ) -> Result<()> {
+        let ranks = self.strategy.ranks;
+        let split = self.strategy.split.unwrap_or(BatchSplit::Batches);
+        let mut others: Vec<Learner<M>> = (1..ranks).map(|_| learner.clone()).collect();
+        let learners = std::iter::once(learner).chain(&mut others);
+        let firsts = std::iter::once(Some(first)).chain((1..ranks).map(|_| None));
+        let sources = for_threads(train, split, ranks).into_iter();
+        let sources = sources.zip(for_threads(valid, split, ranks));
+        let seats: Vec<_> = learners
+            .zip(firsts)
+            .zip(sources)
+            .map(|((learner, first), (train, valid))| {
+                Mutex::new(Some(Seat {
+                    learner,
+                    train,
+                    valid,
+                    first,
+                }))
+            })
+            .collect();
+        launch_threads(ranks, self.strategy.options, |world| {
+            let seat = seats[world.rank()].lock();
+            let seat = seat.expect("invariant: no panic under this lock").take();
+            self.rank(&world, seat.expect("invariant: each rank starts once"))
+        })
+        .map(drop)
+    }
+
+    fn as_process(
+        &self,
+        learner: &mut Learner<M>,
+        first: &mut FirstRank<M>,
+        train: Loader<<M as TrainStep>::Input>,
+        valid: Loader<<M as InferenceStep>::Input>,
+    ) -> Result<()> {
+        let world = World::from_env_with(self.strategy.options)?;
+        let (rank, ranks) = (world.rank(), world.world_size());
+        if let Some(seed) = self.strategy.seed {
+            // Neighbouring seeds give unrelated streams in Burn's generators.
+            self.device.seed(seed.wrapping_add(rank as u64));
+        }
+        let split = self.strategy.split.unwrap_or(BatchSplit::Slices);
+        let seat = Seat {
+            learner,
+            train: for_process(train, split, rank, ranks),
+            valid: for_process(valid, split, rank, ranks),
+            first: (rank == 0).then_some(first),
+        };
+        self.rank(&world, seat)
+    }
+
+    /// Trains on one rank; when it fails, the others hear why.
+    fn rank(&self, world: &World, seat: Seat<'_, M>) -> Result<()> {
+        let group = world.whole()?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.train(&group, seat)));
+        let outcome = outcome.unwrap_or_else(|panic| {
+            Err(DistError::Rank {
+                rank: world.rank(),
+                problem: format!("it panicked: {}", panic_text(&*panic)),
+            })
+        });
+        if let Err(error) = &outcome {
+            group.abort(error.clone());
+        }
+        outcome
+    }
+
+    fn train(&self, group: &crate::group::ProcessGroup, seat: Seat<'_, M>) -> Result<()> {
+        self.check_data(group)?;
+        let model = seat.learner.model();
+        let model = match &self.strategy.prepare {
+            Some(prepare) => prepare(model, group),
+            None => model,
+        };
+        let parallelism = self.strategy.parallelism_of();
+        let rank_learner = parallelism.start(seat.learner, model, group)?;
+        RankTraining {
+            group: group.clone(),
+            schedule: self.schedule.clone(),
+            learner: seat.learner,
+            rank_learner,
+            train: seat.train,
+            valid: seat.valid,
+            interrupter: self.interrupter.clone(),
+            first: seat.first,
+        }
+        .run()
+    }
+
+    /// All ranks have the same data, and there is some.
+    fn check_data(&self, group: &crate::group::ProcessGroup) -> Result<()> {
+        let schedule = &self.schedule;
+        let own = vec![
+            schedule.train_items as u64,
+            schedule.valid_items as u64,
+            *schedule.epochs.start() as u64,
+            *schedule.epochs.end() as u64,
+            schedule.accumulation as u64,
+        ];
+        let all = group.all_gather_values(own)?;
+        if let Some(other) = (0..all.len()).find(|&other| all[other] != all[0]) {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: items for training and validation, first and last epoch, accumulation are {:?} on rank {} and {:?} on rank {}",
+                    group.rank(),
+                    all[0],
+                    group.ranks()[0],
+                    all[other],
+                    group.ranks()[other]
+                ),
+                "give all ranks the same datasets and settings",
+            ));
+        }
+        match schedule.train_items {
+            0 => Err(DistError::config(
+                format!("rank {}: the training dataset has no items", group.rank()),
+                "give one with at least one item",
+            )),
+            _ => Ok(()),
+        }
+    }
+}

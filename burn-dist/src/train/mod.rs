@@ -1,0 +1,35 @@
+//! Burn's own trainer on many ranks: `burn::train::SupervisedTraining` keeps its model, data, metrics,
+//! checkpoints and dashboard, and gets one line more (feature `train`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `distributed.rs` | the strategy that the line names |
+//! | `batch_split.rs`, `last_round.rs`, `gradient_reduction.rs` | its choices |
+//! | `learning_strategy.rs` | from Burn's trainer to ranks and back |
+//! | `rank_training.rs` | the loop of one rank |
+//! | `first_rank.rs` | what only one rank has: dashboard, metrics, checkpoints |
+//! | `round.rs` | what ranks tell each other before each batch |
+//! | `batch_source.rs` | which rank gets which batch |
+//! | `rank_output.rs` | outputs that travel to the metrics |
+//! | `parallelism.rs` | how batches become an update; other crates add theirs |
+//! | `replicas.rs` | data parallelism |
+
+mod batch_source;
+mod batch_split;
+mod distributed;
+mod first_rank;
+mod gradient_reduction;
+mod last_round;
+mod learning_strategy;
+mod parallelism;
+mod rank_output;
+mod rank_training;
+mod replicas;
+mod round;
+
+pub use batch_split::BatchSplit;
+pub use distributed::Distributed;
+pub use gradient_reduction::GradientReduction;
+pub use last_round::LastRound;
+pub use parallelism::{Parallelism, RankLearner, StepScale};
+pub use rank_output::RankOutput;
