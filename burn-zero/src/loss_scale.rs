@@ -4,9 +4,10 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_dist::Result;
+use burn_dist::data_parallel::scale_gradients;
 
 use crate::ModelParallel;
-use crate::clip_grad_norm::{scale, total};
+use crate::clip_grad_norm::total;
 
 /// A factor on the loss, taken off the gradients again; it halves when a gradient overflows, and doubles
 /// after a while without.

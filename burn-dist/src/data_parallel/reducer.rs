@@ -218,7 +218,11 @@ impl Reducer {
 
     /// The reduction, and what the result is still to be divided by: the mean divides once.
     fn mean(&self, micro_steps: usize) -> (ReduceOp, usize) {
-        let ranks = if self.averaging.ranks { self.group.size() } else { 1 };
+        let ranks = if self.averaging.ranks {
+            self.group.size()
+        } else {
+            1
+        };
         match self.averaging.micro_steps && micro_steps > 1 {
             true => (ReduceOp::Sum, ranks * micro_steps),
             false if self.averaging.ranks => (ReduceOp::Mean, 1),

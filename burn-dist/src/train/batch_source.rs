@@ -48,13 +48,16 @@ pub(super) struct BatchSource<I> {
     /// Starts an epoch; one of the ranks that share a loader has it.
     start: Option<Sender<()>>,
     batches: Receiver<Message<I>>,
+    /// Whether the epoch's batches are not all taken yet.
+    open: bool,
     /// For batches that are computed again.
     again: Arc<dyn DataLoader<I>>,
 }
 
 impl<I> BatchSource<I> {
     /// To be called by each rank before it takes an epoch's first batch.
-    pub(super) fn begin_epoch(&self) {
+    pub(super) fn begin_epoch(&mut self) {
+        self.open = true;
         if let Some(start) = &self.start {
             // A thread that is gone is noticed with the first batch.
             start.send(()).ok();
@@ -62,12 +65,24 @@ impl<I> BatchSource<I> {
     }
 
     /// The next batch; `None` at the end of the epoch.
-    pub(super) fn next(&self) -> Result<Option<Batch<I>>, SourceFailure> {
-        match self.batches.recv() {
+    pub(super) fn next(&mut self) -> Result<Option<Batch<I>>, SourceFailure> {
+        if !self.open {
+            return Ok(None);
+        }
+        let message = self.batches.recv();
+        self.open = matches!(message, Ok(Message::Batch(_)));
+        match message {
             Ok(Message::Batch(batch)) => Ok(Some(batch)),
             Ok(Message::End) => Ok(None),
             Ok(Message::Failure(failure)) => Err(failure),
             Err(_) => Err(SourceFailure::Panic("its thread has ended".into())),
+        }
+    }
+
+    /// Passes over the epoch's batches that nobody wants.
+    pub(super) fn end_epoch(&mut self) {
+        while self.open {
+            self.next().ok();
         }
     }
 
@@ -163,6 +178,7 @@ fn shared<I: Send + 'static>(
         .map(|batches| BatchSource {
             start: start.take(),
             batches,
+            open: false,
             again: again.clone(),
         })
         .collect()

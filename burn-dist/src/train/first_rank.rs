@@ -48,7 +48,12 @@ where
     Output<M>: RankOutput,
     Inferred<M>: RankOutput,
 {
-    fn tell(&mut self, part: Part, train: LearnerEvent<Output<M>>, valid: LearnerEvent<Inferred<M>>) {
+    fn tell(
+        &mut self,
+        part: Part,
+        train: LearnerEvent<Output<M>>,
+        valid: LearnerEvent<Inferred<M>>,
+    ) {
         let told = match part {
             Part::Train => self.processor.process_train(train),
             Part::Valid => self.processor.process_valid(valid),

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use burn::data::dataloader::DataLoader;
 use burn::tensor::Device;
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel,
-    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep,
-    TrainingComponents,
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel, LearningResult,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep, TrainingComponents,
 };
 
 use super::batch_source::{BatchSource, for_process, for_threads};
@@ -102,12 +101,10 @@ where
             interrupter: &interrupter,
             device: &device,
         };
-        let trained = self
-            .check()
-            .and_then(|()| match World::is_launched() {
-                true => job.as_process(&mut learner, &mut first, train, valid),
-                false => job.as_threads(&mut learner, &mut first, train, valid),
-            });
+        let trained = self.check().and_then(|()| match World::is_launched() {
+            true => job.as_process(&mut learner, &mut first, train, valid),
+            false => job.as_threads(&mut learner, &mut first, train, valid),
+        });
         if let Err(error) = trained {
             eprintln!("training ended: {error}");
             interrupter.fail(match error {

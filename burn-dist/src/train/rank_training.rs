@@ -137,6 +137,9 @@ where
             };
             next = self.train.next();
         };
+        if ended == Ended::Regularly {
+            self.train.end_epoch();
+        }
         if ended == Ended::Regularly && pending.micro_steps > 0 {
             self.learner.lr_step();
             self.step(None, pending.active)?;
@@ -300,7 +303,8 @@ where
         let batch = match next {
             Ok(batch) => batch,
             Err(failure) => {
-                self.interrupter.fail(training_error(self.group.rank(), failure));
+                self.interrupter
+                    .fail(training_error(self.group.rank(), failure));
                 None
             }
         };

@@ -54,7 +54,10 @@ pub(super) struct Round {
 /// What the group met.
 pub(super) fn meet(group: &ProcessGroup, word: Word) -> Result<Round> {
     // An output of no bytes counts too.
-    let length = word.output.as_ref().map_or(0, |bytes| bytes.len() as u64 + 1);
+    let length = word
+        .output
+        .as_ref()
+        .map_or(0, |bytes| bytes.len() as u64 + 1);
     let own = vec![
         u64::from(word.has_batch),
         word.items as u64,

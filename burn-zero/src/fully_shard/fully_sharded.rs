@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Gradients, Tensor};
+use burn_dist::data_parallel::scale_gradients;
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;

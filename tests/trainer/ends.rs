@@ -1,0 +1,74 @@
+//! However one rank's training ends, all end, with the cause.
+
+use burn_dist::train::{BatchSplit, Distributed};
+
+use super::job::{Job, train};
+use super::on_ranks;
+
+#[test]
+fn a_panic_in_forward_ends_all_and_is_the_cause() {
+    for ranks in [1, 2, 4] {
+        let mut job = Job::new(24, 6, 2);
+        job.panics_at = Some(5);
+        let outcome = on_ranks(&job, || Distributed::new(ranks));
+        let error = outcome.error.expect("a panic");
+        assert!(error.contains("item 5 is too much"), "{error}");
+        assert!(outcome.bits.iter().flatten().count() > 0);
+    }
+}
+
+#[test]
+fn an_unreadable_item_ends_all_as_on_one_device() {
+    let mut job = Job::new(24, 6, 2);
+    job.train.unreadable = Some(13);
+    let one = train(&job, None).error.expect("unreadable");
+    for split in [BatchSplit::Batches, BatchSplit::Slices] {
+        let many = on_ranks(&job, || Distributed::new(3).batch_split(split));
+        let many = many.error.expect("unreadable");
+        assert!(
+            one.contains("item 13") && many.contains("item 13"),
+            "{many}"
+        );
+    }
+    job.train.unreadable = None;
+    job.valid.unreadable = Some(3);
+    let many = on_ranks(&job, || Distributed::new(2)).error;
+    assert!(many.expect("unreadable").contains("item 3"));
+}
+
+#[test]
+fn an_empty_dataset_is_an_error_and_an_empty_validation_is_none() {
+    let outcome = on_ranks(&Job::new(0, 4, 2), || Distributed::new(2));
+    let error = outcome.error.expect("nothing to train on");
+    assert!(
+        error.contains("the training dataset has no items"),
+        "{error}"
+    );
+    let outcome = on_ranks(&Job::new(8, 0, 2), || Distributed::new(2));
+    assert_eq!(outcome.error, None);
+    assert_eq!(outcome.items("train", 2), Some(8));
+}
+
+/// As `q` in the dashboard does.
+#[test]
+fn a_stop_on_one_rank_stops_all() {
+    let mut job = Job::new(400, 10, 2);
+    job.stop_after = Some(20);
+    for ranks in [1, 3] {
+        let outcome = on_ranks(&job, || Distributed::new(ranks));
+        assert_eq!(outcome.error, None);
+        assert_eq!(outcome.interrupted.as_deref(), Some("enough items"));
+        let items = outcome.items("train", 1).expect("some");
+        assert!((20..400).contains(&items), "{items}");
+        assert_eq!(outcome.items("valid", 1), None);
+    }
+}
+
+#[test]
+fn wrong_settings_are_errors() {
+    let job = Job::new(8, 4, 2);
+    let error = on_ranks(&job, || Distributed::new(0)).error;
+    assert!(error.expect("no ranks").contains("0 ranks"));
+    let error = on_ranks(&job, || Distributed::new(2).clip_grad_norm(-1.0)).error;
+    assert!(error.expect("a norm").contains("-1"));
+}

@@ -1,0 +1,377 @@
+//! A small trainer of Burn's, and what it logs.
+#![allow(unreachable_pub)]
+
+use std::sync::{Arc, Mutex};
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::module::Module;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::tensor::{Device, Int, Tensor, TensorData, TensorReadError};
+use burn::train::logger::MetricLogger;
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
+use burn::train::metric::{
+    AccuracyMetric, Adaptor, LossMetric, Metric, MetricDefinition, MetricMetadata, MetricName,
+    NumericEntry, SerializedEntry,
+};
+use burn::train::{
+    ClassificationOutput, InferenceStep, Interrupter, Learner, LearningResult, SupervisedTraining,
+    TrainOutput, TrainStep, TrainingStrategy,
+};
+
+/// Features of an item, and classes.
+const FEATURES: usize = 5;
+const CLASSES: usize = 3;
+
+#[derive(Debug, Clone)]
+pub struct Items {
+    pub count: usize,
+    /// Reading this one fails.
+    pub unreadable: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Item {
+    number: usize,
+    features: [f32; FEATURES],
+    class: i32,
+}
+
+impl Dataset<Item> for Items {
+    fn get(&self, index: usize) -> Result<Item, DatasetError> {
+        if Some(index) == self.unreadable {
+            let problem = std::io::Error::other(format!("item {index} is unreadable"));
+            return Err(DatasetError::new(problem));
+        }
+        let wave = |k: usize| ((index * 7 + k * 3) as f32 * 0.37).sin();
+        Ok(Item {
+            number: index,
+            features: std::array::from_fn(wave),
+            class: (index * 5 % 7 % CLASSES) as i32,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.count
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Items2Batch;
+
+#[derive(Debug, Clone)]
+pub struct Batch {
+    numbers: Vec<usize>,
+    inputs: Tensor<2>,
+    targets: Tensor<1, Int>,
+}
+
+impl Batcher<Item, Batch> for Items2Batch {
+    fn batch(&self, items: Vec<Item>, device: &Device) -> Batch {
+        let features: Vec<f32> = items.iter().flat_map(|item| item.features).collect();
+        let classes: Vec<i32> = items.iter().map(|item| item.class).collect();
+        Batch {
+            numbers: items.iter().map(|item| item.number).collect(),
+            inputs: Tensor::from_data(TensorData::new(features, [items.len(), FEATURES]), device),
+            targets: Tensor::from_data(TensorData::new(classes, [items.len()]), device),
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+pub struct Net {
+    first: Linear,
+    norm: Option<BatchNorm>,
+    second: Linear,
+    /// A forward pass of training over this item panics.
+    #[module(skip)]
+    panics_at: Option<usize>,
+}
+
+impl Net {
+    fn new(job: &Job, device: &Device) -> Self {
+        Self {
+            first: LinearConfig::new(FEATURES, 16).init(device),
+            norm: job
+                .batch_norm
+                .then(|| BatchNormConfig::new(16).init(device)),
+            second: LinearConfig::new(16, CLASSES).init(device),
+            panics_at: job.panics_at,
+        }
+    }
+
+    fn classify(&self, batch: Batch) -> ClassificationOutput {
+        let hidden = self.first.forward(batch.inputs);
+        let hidden = match &self.norm {
+            Some(norm) => norm.forward(hidden.unsqueeze_dim::<3>(2)).squeeze_dim(2),
+            None => hidden,
+        };
+        let output = self.second.forward(hidden.tanh());
+        let loss = CrossEntropyLossConfig::new().init(&output.device());
+        let loss = loss.forward(output.clone(), batch.targets.clone());
+        ClassificationOutput::new(loss, output, batch.targets)
+    }
+}
+
+impl TrainStep for Net {
+    type Input = Batch;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: Batch) -> TrainOutput<ClassificationOutput> {
+        if let Some(item) = self.panics_at {
+            assert!(!batch.numbers.contains(&item), "item {item} is too much");
+        }
+        let output = self.classify(batch);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Net {
+    type Input = Batch;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: Batch) -> ClassificationOutput {
+        self.classify(batch)
+    }
+}
+
+/// Items that metrics were given.
+#[derive(Clone)]
+struct CountItems {
+    items: usize,
+    /// Is stopped when so many items of training were counted.
+    stop: Option<(usize, Interrupter)>,
+}
+
+struct Counted(usize);
+
+impl Adaptor<Counted> for ClassificationOutput {
+    fn adapt(&self) -> Counted {
+        Counted(self.targets.dims()[0])
+    }
+}
+
+impl Metric for CountItems {
+    type Input = Counted;
+
+    fn name(&self) -> MetricName {
+        Arc::new("Items".into())
+    }
+
+    fn update(
+        &mut self,
+        item: &Counted,
+        _metadata: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
+        self.items += item.0;
+        if let Some((limit, interrupter)) = &self.stop
+            && self.items >= *limit
+        {
+            interrupter.stop(Some("enough items"));
+        }
+        self.compute()
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        let items = self.items.to_string();
+        Ok(SerializedEntry::new(items.clone(), items))
+    }
+
+    fn clear(&mut self) {
+        self.items = 0;
+    }
+}
+
+/// Keeps all that metrics say, as text in which floats have all their bits.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl MetricLogger for Log {
+    fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
+        let numeric = update.entries_numeric.iter();
+        let numeric = numeric.map(|n| format!("{:?} {:?}", n.numeric_entry, n.running_entry));
+        let others = update
+            .entries
+            .iter()
+            .map(|e| e.serialized_entry.serialized.clone());
+        let words: Vec<String> = numeric.chain(others).collect();
+        let line = format!("{split} {epoch}: {}", words.join(" | "));
+        self.0.lock().expect("not poisoned").push(line);
+    }
+
+    fn read_numeric(
+        &mut self,
+        _name: &str,
+        _epoch: usize,
+        _split: &Split,
+    ) -> Result<Vec<NumericEntry>, String> {
+        Ok(Vec::new())
+    }
+
+    fn log_metric_definition(&mut self, _definition: MetricDefinition) {}
+
+    fn log_epoch_summary(&mut self, _summary: EpochSummary) {}
+}
+
+/// A training of the small net.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub train: Items,
+    pub valid: Items,
+    pub batch: usize,
+    pub epochs: usize,
+    pub accumulation: Option<usize>,
+    pub batch_norm: bool,
+    pub workers: usize,
+    pub panics_at: Option<usize>,
+    pub stop_after: Option<usize>,
+    pub artifacts: Option<std::path::PathBuf>,
+    pub resume: Option<usize>,
+    pub decay: bool,
+}
+
+impl Job {
+    pub fn new(train: usize, valid: usize, batch: usize) -> Self {
+        let items = |count| Items {
+            count,
+            unreadable: None,
+        };
+        Self {
+            train: items(train),
+            valid: items(valid),
+            batch,
+            epochs: 2,
+            accumulation: None,
+            batch_norm: false,
+            workers: 0,
+            panics_at: None,
+            stop_after: None,
+            artifacts: None,
+            resume: None,
+            decay: false,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub log: Vec<String>,
+    pub bits: Vec<Vec<u8>>,
+    pub error: Option<String>,
+    pub interrupted: Option<String>,
+}
+
+impl Outcome {
+    /// All parameters, one after the other.
+    pub fn values(&self) -> Vec<f32> {
+        let bytes = self.bits.iter().flat_map(|bits| bits.chunks_exact(4));
+        bytes
+            .map(|b| f32::from_ne_bytes(b.try_into().expect("four")))
+            .collect()
+    }
+
+    /// Items that the metrics of a split counted in an epoch.
+    pub fn items(&self, split: &str, epoch: usize) -> Option<usize> {
+        let start = format!("{split} {epoch}: ");
+        let line = self.log.iter().rfind(|line| line.starts_with(&start))?;
+        line.rsplit(" | ").next()?.parse().ok()
+    }
+}
+
+fn loader(items: &Items, job: &Job, seed: Option<u64>) -> Arc<dyn DataLoader<Batch>> {
+    let builder = DataLoaderBuilder::new(Items2Batch)
+        .batch_size(job.batch)
+        .num_workers(job.workers);
+    match seed {
+        Some(seed) => builder.shuffle(seed),
+        None => builder,
+    }
+    .build(items.clone())
+}
+
+/// Trains with Burn's trainer, on one device or with a strategy.
+pub fn train(job: &Job, strategy: Option<TrainingStrategy<Net>>) -> Outcome {
+    train_with(job, AdamWConfig::new().init(), strategy)
+}
+
+/// As [`train`], with an optimizer.
+pub fn train_with(
+    job: &Job,
+    optimizer: ModuleOptimizer,
+    strategy: Option<TrainingStrategy<Net>>,
+) -> Outcome {
+    static SEEDED: Mutex<()> = Mutex::new(());
+    let device = Device::flex().autodiff();
+    let net = {
+        let _alone = SEEDED.lock().expect("not poisoned");
+        device.seed(7);
+        let net = Net::new(job, &device);
+        // Burn draws parameters when they are first read.
+        tests::parameter_bits(&net);
+        net
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let artifacts = job.artifacts.clone();
+    let artifacts = artifacts.unwrap_or_else(|| folder.path().to_path_buf());
+    let log = Log::default();
+    let training = SupervisedTraining::new(
+        artifacts,
+        loader(&job.train, job, Some(11)),
+        loader(&job.valid, job, None),
+    );
+    let interrupter = training.interrupter();
+    let count = CountItems {
+        items: 0,
+        stop: None,
+    };
+    let stop = job.stop_after.map(|limit| (limit, interrupter));
+    let mut training = training
+        .with_application_logger(None)
+        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .metric_train(CountItems {
+            stop,
+            ..count.clone()
+        })
+        .metric_valid(count)
+        .with_metric_logger(log.clone())
+        .num_epochs(job.epochs);
+    if let Some(accumulation) = job.accumulation {
+        training = training.grads_accumulation(accumulation);
+    }
+    if job.artifacts.is_some() {
+        training = training.with_default_checkpointers();
+    }
+    if let Some(epoch) = job.resume {
+        training = training.checkpoint(epoch);
+    }
+    if let Some(strategy) = strategy {
+        training = training.with_training_strategy(strategy);
+    }
+    let learner = match job.decay {
+        true => Learner::new(
+            net,
+            optimizer,
+            burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig::new(0.05, 0.9)
+                .init()
+                .expect("a valid decay"),
+        ),
+        false => Learner::new(net, optimizer, 0.05),
+    };
+    let LearningResult {
+        model,
+        interrupted,
+        error,
+        ..
+    } = training.launch(learner);
+    let log = log.0.lock().expect("not poisoned").clone();
+    Outcome {
+        log,
+        bits: tests::parameter_bits(&model),
+        error: error.map(|error| error.to_string()),
+        interrupted: interrupted.map(|stop| stop.reason.unwrap_or_default()),
+    }
+}
