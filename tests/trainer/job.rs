@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
@@ -293,6 +293,19 @@ fn loader(items: &Items, job: &Job, seed: Option<u64>) -> Arc<dyn DataLoader<Bat
     .build(items.clone())
 }
 
+/// Of all floats, also those that are not trained.
+fn bits_of(net: &Net) -> Vec<Vec<u8>> {
+    struct Bits(Vec<Vec<u8>>);
+    impl ModuleVisitor for Bits {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.val().into_data().as_bytes().to_vec());
+        }
+    }
+    let mut bits = Bits(Vec::new());
+    net.visit(&mut bits);
+    bits.0
+}
+
 /// Trains with Burn's trainer, on one device or with a strategy.
 pub fn train(job: &Job, strategy: Option<TrainingStrategy<Net>>) -> Outcome {
     train_with(job, AdamWConfig::new().init(), strategy)
@@ -311,7 +324,7 @@ pub fn train_with(
         device.seed(7);
         let net = Net::new(job, &device);
         // Burn draws parameters when they are first read.
-        tests::parameter_bits(&net);
+        bits_of(&net);
         net
     };
     let folder = tempfile::tempdir().expect("a folder");
@@ -370,7 +383,7 @@ pub fn train_with(
     let log = log.0.lock().expect("not poisoned").clone();
     Outcome {
         log,
-        bits: tests::parameter_bits(&model),
+        bits: bits_of(&model),
         error: error.map(|error| error.to_string()),
         interrupted: interrupted.map(|stop| stop.reason.unwrap_or_default()),
     }

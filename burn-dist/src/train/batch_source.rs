@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator};
 use burn::data::dataset::DatasetError;
+use burn::tensor::Device;
 
 use super::BatchSplit;
 use crate::world::panic_text;
@@ -107,58 +108,74 @@ impl<I> BatchSource<I> {
     }
 }
 
+/// A trainer's loader on this process's device.
+pub(super) struct DeviceLoader<I> {
+    /// One copy, made first: it shuffles as that of a trainer on one device.
+    loader: Arc<dyn DataLoader<I>>,
+    /// Where others come from.
+    given: Arc<dyn DataLoader<I>>,
+    device: Device,
+}
+
+impl<I: Send + 'static> DeviceLoader<I> {
+    pub(super) fn new(given: Arc<dyn DataLoader<I>>, device: &Device) -> Self {
+        Self {
+            loader: given.to_device(device),
+            given,
+            device: device.clone(),
+        }
+    }
+
+    /// All items, in an order of its own.
+    fn again(&self) -> Arc<dyn DataLoader<I>> {
+        let all = self.given.slice(0, self.given.num_items());
+        all.to_device(&self.device)
+    }
+}
+
 /// For ranks that are threads of this process, in rank order.
 pub(super) fn for_threads<I: Send + 'static>(
-    loader: Arc<dyn DataLoader<I>>,
+    loader: &DeviceLoader<I>,
     split: BatchSplit,
     ranks: usize,
 ) -> Vec<BatchSource<I>> {
     match split {
-        BatchSplit::Batches => shared(loader, ranks, 0..ranks),
-        BatchSplit::Slices => (0..ranks)
-            .map(|rank| slice(&*loader, rank, ranks))
-            .collect(),
+        BatchSplit::Batches => shared(loader, loader.loader.clone(), ranks, 0..ranks),
+        BatchSplit::Slices => (0..ranks).map(|rank| slice(loader, rank, ranks)).collect(),
     }
 }
 
 /// For the one rank of this process.
 pub(super) fn for_process<I: Send + 'static>(
-    loader: Arc<dyn DataLoader<I>>,
+    loader: &DeviceLoader<I>,
     split: BatchSplit,
     rank: usize,
     ranks: usize,
 ) -> BatchSource<I> {
     match split {
         BatchSplit::Batches => {
-            let mut sources = shared(loader, ranks, rank..rank + 1);
+            let mut sources = shared(loader, loader.loader.clone(), ranks, rank..rank + 1);
             sources.pop().expect("invariant: one was asked for")
         }
-        BatchSplit::Slices => slice(&*loader, rank, ranks),
+        BatchSplit::Slices => slice(loader, rank, ranks),
     }
 }
 
-fn slice<I: Send + 'static>(
-    loader: &dyn DataLoader<I>,
-    rank: usize,
-    ranks: usize,
-) -> BatchSource<I> {
-    let items = loader.num_items();
-    let part = loader.slice(rank * items / ranks, (rank + 1) * items / ranks);
-    let mut sources = shared(part, 1, 0..1);
-    let mut source = sources.pop().expect("invariant: one was asked for");
-    // A rank's part may be empty, and what it computes again must be there.
-    source.again = loader.slice(0, items);
-    source
+fn slice<I: Send + 'static>(loader: &DeviceLoader<I>, rank: usize, ranks: usize) -> BatchSource<I> {
+    let all = &loader.loader;
+    let items = all.num_items();
+    let part = all.slice(rank * items / ranks, (rank + 1) * items / ranks);
+    let mut sources = shared(loader, part, 1, 0..1);
+    sources.pop().expect("invariant: one was asked for")
 }
 
-/// Sources of some of the ranks that share the order of a loader.
+/// Sources of some of the ranks that share the order of a copy of a loader.
 fn shared<I: Send + 'static>(
+    given: &DeviceLoader<I>,
     loader: Arc<dyn DataLoader<I>>,
     ranks: usize,
     served: std::ops::Range<usize>,
 ) -> Vec<BatchSource<I>> {
-    // After the loader's own copies were made: those before draw the same numbers with and without it.
-    let again = loader.slice(0, loader.num_items());
     let (start, starts) = channel();
     let (senders, receivers): (Vec<_>, Vec<_>) =
         served.clone().map(|_| sync_channel(AHEAD)).unzip();
@@ -179,7 +196,7 @@ fn shared<I: Send + 'static>(
             start: start.take(),
             batches,
             open: false,
-            again: again.clone(),
+            again: given.again(),
         })
         .collect()
 }

@@ -10,7 +10,7 @@ use burn::train::{
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep, TrainingComponents,
 };
 
-use super::batch_source::{BatchSource, for_process, for_threads};
+use super::batch_source::{BatchSource, DeviceLoader, for_process, for_threads};
 use super::distributed::Kind;
 use super::first_rank::FirstRank;
 use super::rank_training::{RankTraining, Schedule, failed};
@@ -93,8 +93,8 @@ where
             device: device.clone().inner(),
         };
         learner.fork(&device);
-        let train = dataloader_train.to_device(&device);
-        let valid = dataloader_valid.to_device(&device.clone().inner());
+        let train = DeviceLoader::new(dataloader_train, &device);
+        let valid = DeviceLoader::new(dataloader_valid, &device.clone().inner());
         let job = Job {
             strategy: self,
             schedule,
@@ -102,8 +102,8 @@ where
             device: &device,
         };
         let trained = self.check().and_then(|()| match World::is_launched() {
-            true => job.as_process(&mut learner, &mut first, train, valid),
-            false => job.as_threads(&mut learner, &mut first, train, valid),
+            true => job.as_process(&mut learner, &mut first, &train, &valid),
+            false => job.as_threads(&mut learner, &mut first, &train, &valid),
         });
         if let Err(error) = trained {
             eprintln!("training ended: {error}");
@@ -189,8 +189,8 @@ where
         &self,
         learner: &mut Learner<M>,
         first: &mut FirstRank<M>,
-        train: Loader<<M as TrainStep>::Input>,
-        valid: Loader<<M as InferenceStep>::Input>,
+        train: &DeviceLoader<<M as TrainStep>::Input>,
+        valid: &DeviceLoader<<M as InferenceStep>::Input>,
     ) -> Result<()> {
         let ranks = self.strategy.ranks;
         let split = self.strategy.split.unwrap_or(BatchSplit::Batches);
@@ -223,8 +223,8 @@ where
         &self,
         learner: &mut Learner<M>,
         first: &mut FirstRank<M>,
-        train: Loader<<M as TrainStep>::Input>,
-        valid: Loader<<M as InferenceStep>::Input>,
+        train: &DeviceLoader<<M as TrainStep>::Input>,
+        valid: &DeviceLoader<<M as InferenceStep>::Input>,
     ) -> Result<()> {
         let world = World::from_env_with(self.strategy.options)?;
         let (rank, ranks) = (world.rank(), world.world_size());
