@@ -1,5 +1,7 @@
-//! The plain Burn trainers as a user starts them: they learn, repeat themselves and leave nothing behind.
+//! Burn trainers as a user starts them, plain and on many ranks: they learn, repeat themselves and leave nothing behind.
 
+#[path = "trainer_tests/on_ranks.rs"]
+mod on_ranks;
 #[path = "test_programs/run.rs"]
 mod run;
 #[path = "trainer_tests/trainer.rs"]

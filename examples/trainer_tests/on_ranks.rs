@@ -1,0 +1,139 @@
+//! The same trainers on many ranks: a small difference in the program, none in the numbers.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::trainer::{Trainer, logs};
+use crate::{DIGITS, DIGITS_WITHOUT_NORM, SERIES, TEXT};
+
+const fn on_ranks(trainer: Trainer, program: &'static str) -> Trainer {
+    Trainer { program, ..trainer }
+}
+
+const PAIRS: [(Trainer, Trainer, &str); 3] = [
+    (
+        DIGITS_WITHOUT_NORM,
+        on_ranks(DIGITS_WITHOUT_NORM, env!("CARGO_BIN_EXE_digits_on_ranks")),
+        "digits",
+    ),
+    (
+        TEXT,
+        on_ranks(TEXT, env!("CARGO_BIN_EXE_text_classification_on_ranks")),
+        "text_classification",
+    ),
+    (
+        SERIES,
+        on_ranks(SERIES, env!("CARGO_BIN_EXE_lstm_series_on_ranks")),
+        "lstm_series",
+    ),
+];
+
+/// Lines of `text` that count: no imports, no blank ones.
+fn lines(text: &str) -> Vec<&str> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.filter(|line| !line.starts_with("use ")).collect()
+}
+
+#[test]
+fn a_trainer_changes_by_three_lines_at_most() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (_, _, name) in PAIRS {
+        let read = |name: String| fs::read_to_string(folder.join(name)).expect("a program");
+        let (plain, ranks) = (
+            read(format!("{name}.rs")),
+            read(format!("{name}_on_ranks.rs")),
+        );
+        let mut added = lines(&ranks);
+        for line in lines(&plain) {
+            let place = added.iter().position(|other| *other == line);
+            let place = place.unwrap_or_else(|| panic!("{name} lost {line:?}"));
+            added.remove(place);
+        }
+        assert!(added.len() <= 3, "{name}: {added:#?}");
+        let says = |words| added.iter().any(|line| line.contains(words));
+        assert!(says("with_training_strategy"), "{name}: {added:#?}");
+    }
+}
+
+/// Sums over ranks are Burn's own accumulation, so that every logged loss has the same bits.
+#[test]
+fn ranks_have_the_losses_of_one_device_that_accumulates() {
+    for (plain, ranks, _) in PAIRS {
+        let [one, many] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+        let short = ["--epochs", "2", "--dropout", "0"];
+        let short = match plain.program == TEXT.program {
+            true => &short[..],
+            false => &short[..2],
+        };
+        plain.train(&[short, &["--accumulate", "4"]].concat(), one.path());
+        ranks.train(&[short, &["--ranks", "4", "--sum"]].concat(), many.path());
+        assert_eq!(logs(one.path(), 2), logs(many.path(), 2), "{plain:?}");
+    }
+}
+
+#[test]
+fn one_and_four_ranks_are_equally_good() {
+    for (plain, ranks, _) in &PAIRS {
+        let [one, many] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+        let one = plain.train(&[], one.path());
+        let many = ranks.train(&["--ranks", "4", "--batch", "8"], many.path());
+        assert!((plain.learned)(many.1), "{}: {}", one.0, many.0);
+        assert!(
+            (one.1 - many.1).abs() <= 0.03 * one.1.max(1.0),
+            "{} {}",
+            one.0,
+            many.0
+        );
+    }
+    // Each rank's own statistics in its norms: other numbers, as good.
+    let digits = on_ranks(DIGITS, env!("CARGO_BIN_EXE_digits_on_ranks"));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let many = digits.train(&["--ranks", "4", "--batch", "8"], folder.path());
+    assert!((digits.learned)(many.1), "{}", many.0);
+}
+
+/// As torchrun starts them: each process runs the whole program, the first writes.
+#[test]
+fn processes_of_a_launcher_train_together() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener
+            .local_addr()
+            .expect("an address")
+            .port()
+            .to_string()
+    };
+    let series = &PAIRS[2].1;
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let ranks = folders.iter().enumerate().map(|(rank, folder)| {
+            let (port, rank) = (port.as_str(), rank.to_string());
+            scope.spawn(move || {
+                let variables = [
+                    ("RANK", rank.as_str()),
+                    ("LOCAL_RANK", rank.as_str()),
+                    ("WORLD_SIZE", "2"),
+                    ("LOCAL_WORLD_SIZE", "2"),
+                    ("MASTER_ADDR", "127.0.0.1"),
+                    ("MASTER_PORT", port),
+                    ("RAYON_NUM_THREADS", "1"),
+                ];
+                let folder = folder.path().to_str().expect("plain letters");
+                series.result_of(&["--batch", "16", "--artifacts", folder], &variables)
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let results = ranks.into_iter().map(|rank| rank.join().expect("no panic"));
+        results.collect()
+    });
+    assert_eq!(results[0], results[1], "one model on both");
+    assert!((series.learned)(results[0].1), "{}", results[0].0);
+    assert_eq!(logs(folders[0].path(), 5).len(), 10);
+    for name in ["train", "valid"] {
+        assert!(!folders[1].path().join(name).exists(), "logs of rank 1");
+    }
+    let checkpoints = fs::read_dir(folders[1].path().join("checkpoint"));
+    let kept = checkpoints.map_or(0, |files| files.count());
+    assert_eq!(kept, 0, "checkpoints of rank 1");
+}
