@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
 use burn::backend::{
-    Backend, Dispatch, DispatchTensor, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor,
+    Dispatch, DispatchTensor, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor,
 };
 use burn::tensor::{Shape, Tensor};
 
