@@ -13,9 +13,11 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::Tensor;
 use burn_dist::collectives::{start_all_gather, start_all_reduce, start_reduce_scatter};
 use burn_dist::communicator::{Operation, ReduceOp};
-use burn_dist::data_parallel::{BucketSizes, DataParallel, DataParallelConfig, RankOrderAccumulator};
+use burn_dist::data_parallel::{
+    BucketSizes, DataParallel, DataParallelConfig, RankOrderAccumulator,
+};
 use burn_dist::{DistError, ProcessGroup, Result};
-use models::{Chain, Partly, Recurrent, Toy, fill};
+use models::{Chain, Partly, Recurrent, Sometimes, Toy, fill};
 use runs::{LR, STEPS, bits, check_calls, device, start};
 use tests::{run_group, run_reaching};
 
@@ -82,23 +84,30 @@ fn check<M: Toy + 'static>() {
                 Ok(bits(&model))
             });
             for found in staged {
-                assert!(found.expect("no fault") == expected, "{what}, through the host");
+                assert!(
+                    found.expect("no fault") == expected,
+                    "{what}, through the host"
+                );
             }
             let reached = run_reaching(n, &device(), |group, log| {
                 let start = start.get();
                 let (model, parallel) = train(start, &group, micro, bytes, || log.clear())?;
                 let plan = parallel.plan();
                 let parameters = parallel.parameters().specs().len();
-                Ok((bits(&model), (plan.buckets().len(), plan.num_bytes()), parameters))
+                Ok((
+                    bits(&model),
+                    (plan.buckets().len(), plan.num_bytes()),
+                    parameters,
+                ))
             });
             for found in reached {
                 let ((found, (buckets, bytes), parameters), calls) = found.expect("no fault");
                 assert!(found == expected, "{what}");
                 let on_device = check_calls(&calls, parameters);
                 assert_eq!(on_device.len(), STEPS * buckets, "{what}");
-                let all_reduces = on_device.iter().all(|call| {
-                    matches!(call.operation, Operation::AllReduce(_))
-                });
+                let all_reduces = on_device
+                    .iter()
+                    .all(|call| matches!(call.operation, Operation::AllReduce(_)));
                 assert!(all_reduces, "{what}");
                 let moved: usize = on_device.iter().map(|call| call.bytes).sum();
                 assert_eq!(moved, STEPS * bytes, "{what}");
@@ -115,6 +124,11 @@ fn data_parallel_on_a_recurrence() {
 #[test]
 fn data_parallel_on_cells_used_twice_and_never() {
     check::<Partly>();
+}
+
+#[test]
+fn data_parallel_on_a_cell_that_some_ranks_use() {
+    check::<Sometimes>();
 }
 
 #[test]
@@ -195,4 +209,3 @@ fn a_failure_during_the_backward_pass_comes_out_of_sync() {
         assert!(result.expect("no panic").0);
     }
 }
-

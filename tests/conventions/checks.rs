@@ -153,12 +153,18 @@ pub(crate) fn environment_reads(source: &Source) -> Vec<String> {
 
 pub(crate) fn unsafe_code(source: &Source) -> Vec<String> {
     let launch = source.path.starts_with("burn-dist/src/world/launch");
-    let transport = ["transport/", "mpi/", "nccl/", "device_communicator.rs", "recording.rs"]
-        .iter()
-        .any(|folder| {
-            let folder = format!("burn-dist/src/communicator/{folder}");
-            source.path.starts_with(&folder)
-        });
+    let transport = [
+        "transport/",
+        "mpi/",
+        "nccl/",
+        "device_communicator.rs",
+        "recording.rs",
+    ]
+    .iter()
+    .any(|folder| {
+        let folder = format!("burn-dist/src/communicator/{folder}");
+        source.path.starts_with(&folder)
+    });
     // Addresses of device memory go from the one to the other.
     let device = [
         "burn-dist/src/backend/cube_collective.rs",

@@ -25,13 +25,17 @@ impl<M: Toy> Start<M> {
     pub(crate) fn get(&self) -> M {
         self.0.lock().expect("not poisoned").clone()
     }
+
+    /// Parameters, and how many of them are trained.
+    pub(crate) fn num_parameters(&self) -> (usize, usize) {
+        let table = ParameterTable::of(&self.get()).expect("nothing is wrapped");
+        let trained = table.specs().iter().filter(|spec| spec.trainable);
+        (table.specs().len(), trained.count())
+    }
 }
 
 pub(crate) fn start<M: Toy>() -> Start<M> {
-    let model = M::init(&device());
-    // Burn draws parameters when they are first read.
-    ParameterTable::of(&model).expect("nothing is wrapped");
-    Start(Mutex::new(model))
+    Start(Mutex::new(M::init(&device())))
 }
 
 /// The calls on device memory, when those on host memory say no more than which of `parameters` were used, and

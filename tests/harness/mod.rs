@@ -17,8 +17,8 @@ use burn_dist::communicator::{
 };
 use burn_dist::{ProcessGroup, Result};
 
-pub use memory_device::MemoryDevice;
 pub use communicators::{Kind, run_communicators, tcp_mesh, under_mpirun};
+pub use memory_device::MemoryDevice;
 pub use parameter_bits::parameter_bits;
 
 /// No cross-rank test takes longer; one that does is stuck.

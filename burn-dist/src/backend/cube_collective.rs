@@ -112,7 +112,8 @@ fn address(tensor: &CubeTensor) -> std::result::Result<(u64, Box<dyn Send>), Str
     match &tensor.device {
         #[cfg(feature = "cuda")]
         CubeDevice::Cuda(_) => {
-            let found = client.get_resource::<<cubecl::cuda::CudaRuntime as Runtime>::Server>(handle);
+            let found =
+                client.get_resource::<<cubecl::cuda::CudaRuntime as Runtime>::Server>(handle);
             let found = found.map_err(|error| error.to_string())?;
             Ok((found.resource().ptr, Box::new(found)))
         }

@@ -7,12 +7,7 @@ use burn::tensor::{DType, Tensor};
 use super::{KernelChoice, pack};
 
 /// Writes (`first`) or adds the elements of `values` from element `start` on, in the array's own type.
-pub(super) fn put(
-    array: Tensor<1>,
-    start: usize,
-    values: Tensor<1>,
-    first: bool,
-) -> Tensor<1> {
+pub(super) fn put(array: Tensor<1>, start: usize, values: Tensor<1>, first: bool) -> Tensor<1> {
     let [len] = values.dims();
     if len == 0 {
         return array;

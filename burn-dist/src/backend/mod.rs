@@ -41,13 +41,13 @@ mod deferred_product;
 mod device_array;
 mod device_sums;
 mod extension;
+mod flat_array;
+mod flat_memory;
+mod flat_work;
 #[cfg(feature = "flex")]
 mod flex_arrays;
 #[cfg(feature = "flex")]
 mod flex_steps;
-mod flat_array;
-mod flat_memory;
-mod flat_work;
 mod gradient_hook;
 mod kernel_backend;
 mod kernel_calls;

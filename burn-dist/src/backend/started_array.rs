@@ -50,7 +50,10 @@ impl StartRequest {
             Ok(StartedCall::InPlace { work, output }) => (Ok(Begun::Device(work)), output),
             Err(failure) => (Err(failure), nothing()),
         };
-        let mut slot = self.slot.lock().expect("invariant: no panic under this lock");
+        let mut slot = self
+            .slot
+            .lock()
+            .expect("invariant: no panic under this lock");
         *slot = Some(begun);
         output
     }
@@ -83,7 +86,10 @@ impl StartedArray {
             slot: slot.clone(),
         };
         let output = Dispatch::dist_start(tensor.without_autodiff().into_dispatch(), request);
-        let begun = slot.lock().expect("invariant: no panic under this lock").take();
+        let begun = slot
+            .lock()
+            .expect("invariant: no panic under this lock")
+            .take();
         Self {
             begun: begun.expect("invariant: every backend leaves its work"),
             output,

@@ -115,8 +115,8 @@ impl GradientSums {
         let gradient = self.memory.take(gradient)?;
         if self.earlier[parameter] {
             let memory = &self.memory;
-            let sum = self.pending[parameter]
-                .get_or_insert_with(|| memory.array(dtype, place.len()));
+            let sum =
+                self.pending[parameter].get_or_insert_with(|| memory.array(dtype, place.len()));
             sum.put(0, gradient, first);
         } else {
             self.buffer(context, *unit)

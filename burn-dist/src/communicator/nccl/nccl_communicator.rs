@@ -336,7 +336,12 @@ impl Communicator for NcclCommunicator {
     /// Bytes of host memory, and of device memory as [`DeviceCall::count`] tells them: NCCL does not say what it moves.
     fn traffic(&self) -> Traffic {
         let mut traffic = self.shared.inner.traffic();
-        traffic.add(&self.moved.lock().expect("invariant: no panic under this lock"));
+        traffic.add(
+            &self
+                .moved
+                .lock()
+                .expect("invariant: no panic under this lock"),
+        );
         traffic
     }
 
