@@ -67,29 +67,26 @@ impl Toy for Chain {
     }
 }
 
-/// A part that is not trained, a cell that stands in two places, and one that nobody uses.
+/// A part that is not trained, a cell that is used twice, and one that nobody uses.
 #[derive(Module, Debug)]
 pub(crate) struct Partly {
     frozen: Cell,
-    once: Cell,
-    again: Cell,
+    twice: Cell,
     idle: Cell,
 }
 
 impl Toy for Partly {
     fn init(device: &Device) -> Self {
-        let once = Cell::new(2, device);
         Self {
             frozen: Cell::new(1, device).no_grad(),
-            again: once.clone(),
-            once,
+            twice: Cell::new(2, device),
             idle: Cell::new(4, device),
         }
     }
 
     fn loss(&self, item: usize, device: &Device) -> Tensor<1> {
         let x = self.frozen.forward(input(item, device));
-        square_mean(self.again.forward(self.once.forward(x)))
+        square_mean(self.twice.forward(self.twice.forward(x)))
     }
 }
 

@@ -111,7 +111,8 @@ impl FlatArray {
                 FlatWork::Host(group.communicator().start(call))
             }
             Self::Device(tensor) => {
-                FlatWork::Device(StartedArray::start(tensor, operation, group, label))
+                let started = StartedArray::start(tensor, operation, group, label);
+                FlatWork::Device(Box::new(started))
             }
         }
     }

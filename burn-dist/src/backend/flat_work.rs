@@ -11,7 +11,7 @@ pub enum FlatWork {
     /// In host memory.
     Host(Work),
     /// In device memory.
-    Device(StartedArray),
+    Device(Box<StartedArray>),
 }
 
 impl FlatWork {

@@ -25,7 +25,7 @@ pub struct TensorWork<const D: usize, K: Basic = burn::tensor::Float> {
 
 #[derive(Debug)]
 enum Started {
-    Float(StartedArray),
+    Float(Box<StartedArray>),
     /// Other kinds go through host memory.
     Host(Work, Device, DType),
 }
@@ -36,7 +36,8 @@ impl<const D: usize, K: Basic> TensorWork<D, K> {
         let started = match K::KIND {
             Kind::Float => {
                 let tensor = Tensor::<D>::from_dispatch(tensor.into_dispatch());
-                Started::Float(StartedArray::start(tensor, operation, group, None))
+                let started = StartedArray::start(tensor, operation, group, None);
+                Started::Float(Box::new(started))
             }
             _ => {
                 let (device, dtype) = (tensor.device().inner(), tensor.dtype());
