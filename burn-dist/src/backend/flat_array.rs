@@ -14,6 +14,8 @@ use crate::group::ProcessGroup;
 
 /// A one-dimensional array of floats that values are collected in, that travels, and that values are taken out of.
 /// [`FlatMemory`](super::FlatMemory) says where, and makes it; arrays that meet are of one memory.
+// There are as many as buckets, and a tensor is moved without a box everywhere else.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum FlatArray {
     /// In host memory.
