@@ -19,7 +19,6 @@
 //! | `norm_sum.rs`, `clip_grad_norm.rs` | one norm over all gradients, the same in every layout |
 //! | `model_parallel.rs` | whose parts of the model count for a norm |
 //! | `loss_scale.rs` | for models in f16 |
-//! | `part_buffer.rs` | a rank's part of a unit, as it travels |
 #![warn(missing_docs)]
 
 mod clip_grad_norm;
@@ -28,7 +27,6 @@ mod fully_shard;
 mod loss_scale;
 mod model_parallel;
 mod norm_sum;
-mod part_buffer;
 mod shard_layout;
 mod shardable_optimizer;
 mod sharded_optimizer;

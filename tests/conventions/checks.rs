@@ -153,14 +153,20 @@ pub(crate) fn environment_reads(source: &Source) -> Vec<String> {
 
 pub(crate) fn unsafe_code(source: &Source) -> Vec<String> {
     let launch = source.path.starts_with("burn-dist/src/world/launch");
-    let transport = ["transport/", "mpi/", "nccl/", "device_communicator.rs"]
-        .iter()
-        .any(|folder| {
-            let folder = format!("burn-dist/src/communicator/{folder}");
-            source.path.starts_with(&folder)
-        });
+    let transport = [
+        "transport/",
+        "mpi/",
+        "nccl/",
+        "device_communicator.rs",
+        "recording.rs",
+    ]
+    .iter()
+    .any(|folder| {
+        let folder = format!("burn-dist/src/communicator/{folder}");
+        source.path.starts_with(&folder)
+    });
     // Addresses of device memory go from the one to the other.
-    let device = source.path == "burn-dist/src/backend/cube_collective.rs";
+    let device = ["cube_collective", "memory_device"].contains(&source.stem());
     let kernel = source.in_library().is_some()
         && (source.path.contains("/kernels/")
             || source.stem() == "kernel"

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod communicators;
+mod memory_device;
 #[cfg_attr(not(feature = "mpi"), path = "without_mpi.rs")]
 mod mpi;
 mod parameter_bits;
@@ -10,10 +11,14 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use burn_dist::communicator::{CommunicatorOptions, InProcessHub, Members};
+use burn::tensor::Device;
+use burn_dist::communicator::{
+    CommunicatorOptions, InProcessHub, Members, RecordedCall, RecordingCommunicator,
+};
 use burn_dist::{ProcessGroup, Result};
 
 pub use communicators::{Kind, run_communicators, tcp_mesh, under_mpirun};
+pub use memory_device::MemoryDevice;
 pub use parameter_bits::parameter_bits;
 
 /// No cross-rank test takes longer; one that does is stuck.
@@ -37,6 +42,24 @@ pub fn run_group<T: Send + 'static>(
         let members = Members::new("test", &ranks, rank).expect("a valid group");
         let group = ProcessGroup::new(Arc::new(hub.connect(&members, options, None)));
         f(group)
+    })
+}
+
+/// As [`run_group`], in a group that reaches `device`, whose memory is ordinary memory. The log has what `f` calls
+/// since it was last [cleared](RecordingCommunicator::clear).
+///
+/// # Panics
+/// As [`run_group`].
+pub fn run_reaching<T: Send + 'static>(
+    n: usize,
+    device: &Device,
+    f: impl Fn(ProcessGroup, &RecordingCommunicator) -> Result<T> + Send + Sync,
+) -> Vec<Result<(T, Vec<RecordedCall>)>> {
+    run_group(n, |group| {
+        let reaching = MemoryDevice::new(group.communicator().clone(), device);
+        let log = Arc::new(RecordingCommunicator::new(Arc::new(reaching)));
+        let result = f(ProcessGroup::new(log.clone()), &log)?;
+        Ok((result, log.calls()))
     })
 }
 

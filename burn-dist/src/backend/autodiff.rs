@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use burn::backend::{
-    Autodiff, TensorMetadata,
+    Autodiff, DispatchKindConversion, DispatchTensor, TensorMetadata,
     autodiff::{
         NodeId,
         checkpoint::{
@@ -26,8 +26,8 @@ use super::row_loss::{RowLoss, RowLossState};
 use super::seed::Seed;
 use super::unshard::{Collection, Fetch, Marking};
 use super::{
-    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, DistributedBackend, GradientHook,
-    KernelBackend, KernelChoice, staged,
+    BackwardMark, ColumnProduct, Conjugate, DeferredProduct, DeviceArray, DistributedBackend,
+    GradientHook, KernelBackend, KernelChoice,
 };
 
 /// The gradient takes the conjugate's backward step. The second parent, if any, is a rung: it is
@@ -70,7 +70,10 @@ impl<B: DistributedBackend> RetroForward for Again<B> {
 #[derive(Debug)]
 struct Delivery;
 
-impl<B: DistributedBackend> Backward<B, 2> for Delivery {
+impl<B: DistributedBackend> Backward<B, 2> for Delivery
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = HookedUse;
 
     fn backward(
@@ -80,7 +83,7 @@ impl<B: DistributedBackend> Backward<B, 2> for Delivery {
         _checkpointer: &mut Checkpointer,
     ) {
         let grad = grads.consume::<B>(&ops.node);
-        staged::deliver::<B>(grad, |gradient| ops.state.ready(gradient));
+        ops.state.ready(DeviceArray::of::<B>(grad));
     }
 }
 
@@ -139,6 +142,8 @@ macro_rules! apply {
 
 impl<B: DistributedBackend + KernelBackend, C: CheckpointStrategy> DistributedBackend
     for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
 {
     fn dist_apply(tensor: FloatTensor<Self>, conjugate: Conjugate) -> FloatTensor<Self> {
         apply!(tensor, conjugate, [tensor.node()])

@@ -15,6 +15,8 @@ pub struct CallPlace<'a, B: Backend> {
     pub device: &'a Device<B>,
     /// Where in the program, for the flight recorder.
     pub site: &'static Location<'static>,
+    /// What the call is for, as in [`Call`](crate::communicator::Call).
+    pub label: Option<&'a str>,
 }
 
 impl<B: Backend> Clone for CallPlace<'_, B> {

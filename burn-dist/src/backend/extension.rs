@@ -7,9 +7,10 @@ use burn::backend::{
 use burn::tensor::Shape;
 
 use super::parameter_source::{LeafSlot, ParameterUse, Pass};
+use super::unit_memory::OwnSlot;
 use super::{
     BackwardMark, CollectiveCall, ColumnProduct, Conjugate, DeferredProduct, GradientHook,
-    KernelChoice, staged, unshard,
+    KernelChoice, StartRequest, staged, unshard,
 };
 
 /// Collective operations on backend primitives, over Flex, the CubeCL backends, Autodiff and Fusion.
@@ -124,6 +125,19 @@ pub trait DistributedBackend: BurnBackend + CollectiveCall {
     ) -> FloatTensor<Self> {
         drop((rung, mark));
         below
+    }
+
+    /// Starts a collective; the work goes to where the request says. For tensors without a graph.
+    #[fusion(default)]
+    fn dist_start(tensor: FloatTensor<Self>, request: StartRequest) -> FloatTensor<Self> {
+        request.start::<Self>(tensor)
+    }
+
+    /// The tensor as it is; the backend's own goes to the slot. For tensors without a graph.
+    #[fusion(default)]
+    fn dist_own(tensor: FloatTensor<Self>, slot: OwnSlot) -> FloatTensor<Self> {
+        slot.put::<Self>(tensor.clone());
+        tensor
     }
 
     /// One rung of a ladder: a node that is one step deeper than `below`.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::communicator::HostBuffer;
-use crate::error::Result;
+use super::DeviceArray;
 
 /// Takes gradients as the backward pass produces them.
 ///
@@ -14,7 +13,7 @@ pub trait GradientSink: std::fmt::Debug + Send + Sync {
     fn used(&self, parameter: usize);
 
     /// The gradient of one use: the sink owns it from here on; the leaf gets none.
-    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>);
+    fn ready(&self, parameter: usize, gradient: DeviceArray);
 }
 
 /// One parameter's place at a [`GradientSink`].
@@ -42,7 +41,7 @@ impl GradientHook {
 pub(super) struct HookedUse(GradientHook);
 
 impl HookedUse {
-    pub(super) fn ready(&self, gradient: Result<HostBuffer>) {
+    pub(super) fn ready(&self, gradient: DeviceArray) {
         self.0.sink.ready(self.0.parameter, gradient);
     }
 }

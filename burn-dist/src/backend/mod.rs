@@ -9,6 +9,10 @@
 //! | `collective_call.rs`, `call_place.rs`, `started_call.rs` | such a call, by default through host memory |
 //! | `cube_collective.rs` | on CubeCL's runtimes, CUDA's in device memory |
 //! | `ladder.rs` | where in the backward pass an operation on a leaf runs |
+//! | `started_array.rs` | a collective on a tensor, started for users |
+//! | `device_array.rs` | a tensor of any backend and shape |
+//! | `flat_memory.rs`, `flat_array.rs`, `flat_work.rs` | arrays that are collected in, and travel, in host or in device memory |
+//! | `device_sums.rs` | sums on such arrays in device memory |
 //! | `gradient_hook.rs` | a gradient, the moment it is ready |
 //! | `parameter_source.rs`, `unit_memory.rs` | parameters whose values are elsewhere until they are used |
 //! | `backward_mark.rs` | a place in the backward pass |
@@ -34,7 +38,12 @@ mod cube;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
 mod cube_collective;
 mod deferred_product;
+mod device_array;
+mod device_sums;
 mod extension;
+mod flat_array;
+mod flat_memory;
+mod flat_work;
 #[cfg(feature = "flex")]
 mod flex_arrays;
 #[cfg(feature = "flex")]
@@ -54,6 +63,7 @@ mod row_loss;
 mod seed;
 mod staged;
 mod started;
+mod started_array;
 mod started_call;
 mod step;
 mod unit_memory;
@@ -68,7 +78,11 @@ pub use collective_call::CollectiveCall;
 pub use column_product::ColumnProduct;
 pub use conjugate::Conjugate;
 pub use deferred_product::{DeferredProduct, DeferredProducts, joins_rows};
+pub use device_array::DeviceArray;
 pub use extension::DistributedBackend;
+pub use flat_array::FlatArray;
+pub use flat_memory::FlatMemory;
+pub use flat_work::FlatWork;
 pub use gradient_hook::{GradientHook, GradientSink};
 pub use kernel_backend::KernelBackend;
 pub use kernel_calls::{
@@ -78,9 +92,10 @@ pub use kernel_calls::{
 pub use kernel_choice::KernelChoice;
 pub use ladder::{Ladder, RungTensor};
 pub use parameter_source::{LeafId, LeafSlot, ParameterSource, ParameterUse, Pass};
+pub use started_array::{StartRequest, StartedArray};
 pub use started_call::StartedCall;
 pub use step::Step;
-pub use unit_memory::UnitMemory;
+pub use unit_memory::{OwnSlot, UnitMemory};
 
 use crate::error::Result;
 

@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 use burn::backend::autodiff::NodeId;
 use burn::tensor::DType;
 
-use super::UnitMemory;
-use crate::communicator::HostBuffer;
+use super::{DeviceArray, FlatArray, UnitMemory};
 use crate::error::Result;
 
 /// A leaf of the autodiff graph, to which a gradient will be given.
@@ -42,13 +41,13 @@ pub trait ParameterSource: std::fmt::Debug + Send + Sync {
 
     /// The gradient of one use, of the parameter's shape. The leaf that the parameter is kept in gets
     /// nothing yet.
-    fn gradient(&self, parameter: usize, gradient: Result<HostBuffer>);
+    fn gradient(&self, parameter: usize, gradient: DeviceArray);
 
     /// All gradients of the unit have come that this backward pass will bring; called once per use.
     fn end_unit(&self, unit: usize);
 
     /// All gradients have come; called once per use. Returns what leaves get, one-dimensional.
-    fn end_pass(&self) -> Vec<(LeafId, HostBuffer)>;
+    fn end_pass(&self) -> Vec<(LeafId, FlatArray)>;
 }
 
 /// One parameter of a [`ParameterSource`].

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Shape};
 
 use super::{CallPlace, CollectiveCall, Conjugate, Step};
 use crate::communicator::{HostBuffer, Operation, ReduceOp};
-use crate::error::{DistError, Result};
+use crate::error::Result;
 use crate::group::ProcessGroup;
 
 /// Reads a tensor into host memory, contiguous. On Flex a uniquely held tensor is not copied.
@@ -42,6 +42,7 @@ pub(super) fn run<B: CollectiveCall>(
         group,
         device: &device,
         site: conjugate.site,
+        label: None,
     };
     match try_run::<B>(tensor, step, place) {
         Ok(output) => output,
@@ -191,19 +192,4 @@ fn all_to_all<B: CollectiveCall>(
     settle.insert(concat_dim, 0);
     let joined = B::float_permute(arrived, &settle);
     Ok(B::float_reshape(joined, Shape::from(output_shape)))
-}
-
-/// Hands a gradient's bytes to `sink`; a failed read is handed on as the error.
-pub(super) fn deliver<B: Backend>(
-    gradient: FloatTensor<B>,
-    sink: impl FnOnce(std::result::Result<HostBuffer, DistError>),
-) {
-    let read = try_read_sync(B::float_into_data(gradient))
-        .expect("invariant: native targets can block on a read");
-    sink(read.map(HostBuffer::from).map_err(|error| {
-        DistError::config(
-            format!("a gradient could not be read from its device: {error}"),
-            "look at the device's own error above",
-        )
-    }));
 }

@@ -54,6 +54,7 @@ impl<B: CollectiveCall> Started<B> {
                 group,
                 device: &device,
                 site,
+                label: None,
             };
             B::start_call(front, operation, place, beside)
         });

@@ -45,7 +45,8 @@ impl<B: Backend> StartedCall<B> {
         beside: bool,
     ) -> Result<Self> {
         let input = staged::read::<B>(tensor, place.group)?;
-        let call = Call::new(operation, input).at(place.site);
+        let mut call = Call::new(operation, input).at(place.site);
+        call.label = place.label.map(Into::into);
         let communicator = place.group.communicator();
         let device = place.device.clone();
         if beside {

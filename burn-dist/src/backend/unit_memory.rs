@@ -1,17 +1,18 @@
 //! [`UnitMemory`]: the values of a unit of parameters, end to end.
 
 use std::any::Any;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use burn::backend::{
-    Backend,
+    Backend, Dispatch,
     tensor::{Device, FloatTensor},
 };
 
+use super::{DistributedBackend, FlatArray};
 use crate::communicator::HostBuffer;
 
-/// A flat array that tensors look into. It comes from host memory and moves to the device when it is
-/// first used; where tensors can be views, nothing is copied.
+/// A flat array that tensors look into. What comes from host memory moves to the device when it is first used; where
+/// tensors can be views, nothing is copied.
 #[derive(Debug)]
 pub struct UnitMemory {
     content: Mutex<Content>,
@@ -19,7 +20,26 @@ pub struct UnitMemory {
 
 enum Content {
     Host(Option<HostBuffer>),
-    Device(Box<dyn Any + Send>),
+    Device(Own),
+}
+
+/// A tensor of one backend, its own kind.
+type Own = Box<dyn Any + Send>;
+
+/// Where an operation on a tensor of any backend leaves the backend's own.
+#[derive(Clone, Default)]
+pub struct OwnSlot(Arc<Mutex<Option<Own>>>);
+
+impl OwnSlot {
+    pub(super) fn put<B: Backend>(&self, tensor: FloatTensor<B>) {
+        *self.0.lock().expect("invariant: no panic under this lock") = Some(Box::new(tensor));
+    }
+}
+
+impl std::fmt::Debug for OwnSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnSlot")
+    }
 }
 
 impl std::fmt::Debug for Content {
@@ -32,10 +52,19 @@ impl std::fmt::Debug for Content {
 }
 
 impl UnitMemory {
-    /// Takes a one-dimensional array.
-    pub fn new(values: HostBuffer) -> Self {
+    /// Takes an array.
+    pub fn new(values: FlatArray) -> Self {
+        let content = match values {
+            FlatArray::Host(values) => Content::Host(Some(values)),
+            FlatArray::Device(values) => {
+                let slot = OwnSlot::default();
+                drop(Dispatch::dist_own(values.into_dispatch(), slot.clone()));
+                let mut own = slot.0.lock().expect("invariant: no panic under this lock");
+                Content::Device(own.take().expect("invariant: every backend leaves its own"))
+            }
+        };
         Self {
-            content: Mutex::new(Content::Host(Some(values))),
+            content: Mutex::new(content),
         }
     }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use burn::backend::Scalar;
 use burn::backend::{
-    Backend as BurnBackend, Slice, TensorMetadata,
+    Backend as BurnBackend, DispatchKindConversion, DispatchTensor, Slice, TensorMetadata,
     autodiff::{
         NodeId,
         checkpoint::{base::Checkpointer, retro_forward::RetroForward, state::BackwardStates},
@@ -16,7 +16,7 @@ use burn::backend::{
 use burn::tensor::Shape;
 
 use super::parameter_source::{ParameterUse, Pass};
-use super::{BackwardMark, staged};
+use super::{BackwardMark, DeviceArray, staged};
 
 /// Parameters up to this size are copied out of their unit: layers keep views of small ones (a
 /// transposed bias, a reshaped scale) in the graph, which would keep the whole unit.
@@ -73,7 +73,10 @@ impl<B: BurnBackend> RetroForward for Fetch<B> {
 #[derive(Debug)]
 pub(super) struct Collection;
 
-impl<B: BurnBackend> Backward<B, 2> for Collection {
+impl<B: BurnBackend> Backward<B, 2> for Collection
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = ParameterUse;
 
     fn backward(
@@ -86,7 +89,7 @@ impl<B: BurnBackend> Backward<B, 2> for Collection {
         let ParameterUse {
             source, parameter, ..
         } = ops.state;
-        staged::deliver::<B>(grad, |gradient| source.gradient(parameter, gradient));
+        source.gradient(parameter, DeviceArray::of::<B>(grad));
     }
 }
 
@@ -94,7 +97,10 @@ impl<B: BurnBackend> Backward<B, 2> for Collection {
 #[derive(Debug)]
 pub(super) struct Marking;
 
-impl<B: BurnBackend> Backward<B, 2> for Marking {
+impl<B: BurnBackend> Backward<B, 2> for Marking
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = (BackwardMark, Device<B>);
 
     fn backward(
@@ -108,8 +114,7 @@ impl<B: BurnBackend> Backward<B, 2> for Marking {
             BackwardMark::Unit(source, unit) => source.end_unit(unit),
             BackwardMark::Pass(source) => {
                 for (leaf, gradient) in source.end_pass() {
-                    let gradient = B::float_from_data(gradient.into(), &device);
-                    grads.register::<B>(leaf.0, gradient);
+                    grads.register::<B>(leaf.0, gradient.into_own::<B>(&device));
                 }
             }
         }

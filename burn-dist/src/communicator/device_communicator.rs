@@ -4,6 +4,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use burn::tensor::Device;
+
 use super::{Communicator, CommunicatorOptions, DeviceCall, DeviceWork};
 use crate::error::Result;
 
@@ -12,8 +14,8 @@ use crate::error::Result;
 ///
 /// Members make the same device calls in the same order, and in one order with their host calls.
 pub trait DeviceCommunicator: Debug + Send + Sync {
-    /// The CUDA device, as CUDA counts, in whose memory arrays must be.
-    fn device_index(&self) -> usize;
+    /// The device in whose memory arrays must be.
+    fn array_device(&self) -> Device;
 
     /// Parts the group: `inner` is a communicator, for host memory, of this rank's part, and gets one for device
     /// memory beside it that comes out of this one's, without another rendezvous. All members call this at once, each for the part that it
@@ -37,6 +39,7 @@ pub trait DeviceCommunicator: Debug + Send + Sync {
     ///
     /// # Safety
     /// The addresses of the call are those of arrays as it describes, in the memory of
-    /// [`device_index`](Self::device_index), for as long as `keep` is there.
+    /// [`array_device`](Self::array_device), for as long as `keep` is there. Nothing else uses the output before the
+    /// work was waited for.
     unsafe fn start(&self, call: DeviceCall) -> Result<DeviceWork>;
 }

@@ -70,6 +70,31 @@ impl HostBuffer {
         }
     }
 
+    /// Some elements of an array of f32 or f64, in the same or the other of these types.
+    ///
+    /// # Panics
+    /// If they are not all there, or a type is neither.
+    pub fn excerpt(&self, elements: Range<usize>, dtype: DType) -> HostBuffer {
+        let size = self.dtype().size();
+        let bytes = &self.bytes()[elements.start * size..elements.end * size];
+        match (self.dtype(), dtype) {
+            (DType::F32, DType::F64) => {
+                let values: &[f32] = bytemuck::cast_slice(bytes);
+                HostBuffer::from_values(values.iter().map(|&x| f64::from(x)).collect())
+            }
+            (DType::F64, DType::F32) => {
+                let values: &[f64] = bytemuck::cast_slice(bytes);
+                HostBuffer::from_values(values.iter().map(|&x| x as f32).collect())
+            }
+            (from, to) => {
+                assert_eq!(from, to, "invariant: sums and masters are f32 or f64");
+                let mut values = HostBuffer::zeros(from, vec![elements.len()]);
+                values.bytes_mut().copy_from_slice(bytes);
+                values
+            }
+        }
+    }
+
     /// Divides every element once: an f32 or f64 array.
     pub fn divide(&mut self, divisor: usize) {
         match self.dtype() {

@@ -1,11 +1,15 @@
 //! [`RecordingCommunicator`]: what a rank called, in order.
+#![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
 
-use super::{Call, Communicator, HostBuffer, Members, MemoryPool, Operation, Traffic, Work};
+use super::{
+    Call, Communicator, CommunicatorOptions, DeviceCall, DeviceCommunicator, DeviceWork,
+    HostBuffer, Members, MemoryPool, Operation, Traffic, Work,
+};
 use crate::error::{DistError, Result};
 
 /// One call as it was started.
@@ -21,6 +25,8 @@ pub struct RecordedCall {
     pub shape: Vec<usize>,
     /// Bytes of the input.
     pub bytes: usize,
+    /// Whether its arrays are in a device's memory.
+    pub on_device: bool,
     /// When.
     pub started: Instant,
 }
@@ -68,24 +74,46 @@ impl RecordingCommunicator {
             .expect("invariant: no panic under this lock")
     }
 
-    /// Logs the call. A started one is passed on under the same lock, so that the log has the order of
+    /// Logs a call. A started one is passed on under the same lock, so that the log has the order of
     /// the calls; blocking calls of several threads at once have no order to begin with.
-    fn record<R>(&self, call: Call, pass: impl FnOnce(Call) -> R) -> R {
+    fn record<R>(&self, call: RecordedCall, pass: impl FnOnce() -> R) -> R {
         let mut log = self.lock();
         if log.calls.len() == Self::CAPACITY {
             log.calls.pop_front();
         }
         let number = log.next;
         log.next += 1;
-        log.calls.push_back(RecordedCall {
-            number,
-            operation: call.operation.clone(),
-            dtype: call.input.dtype(),
-            shape: call.input.shape().to_vec(),
-            bytes: call.input.bytes().len(),
-            started: Instant::now(),
-        });
-        pass(call)
+        log.calls.push_back(RecordedCall { number, ..call });
+        pass()
+    }
+
+    fn device_below(&self) -> &dyn DeviceCommunicator {
+        let device = self.inner.device();
+        device.expect("invariant: only given out where there is one")
+    }
+}
+
+fn on_host(call: &Call) -> RecordedCall {
+    RecordedCall {
+        number: 0,
+        operation: call.operation.clone(),
+        dtype: call.input.dtype(),
+        shape: call.input.shape().to_vec(),
+        bytes: call.input.bytes().len(),
+        on_device: false,
+        started: Instant::now(),
+    }
+}
+
+fn on_device(call: &DeviceCall) -> RecordedCall {
+    RecordedCall {
+        number: 0,
+        operation: call.operation.clone(),
+        dtype: call.dtype,
+        shape: call.shape.clone(),
+        bytes: call.shape.iter().product::<usize>() * call.dtype.size(),
+        on_device: true,
+        started: Instant::now(),
     }
 }
 
@@ -95,11 +123,11 @@ impl Communicator for RecordingCommunicator {
     }
 
     fn start(&self, call: Call) -> Work {
-        self.record(call, |call| self.inner.start(call))
+        self.record(on_host(&call), || self.inner.start(call))
     }
 
     fn run(&self, call: Call) -> Result<HostBuffer> {
-        let call = self.record(call, |call| call);
+        self.record(on_host(&call), || ());
         self.inner.run(call)
     }
 
@@ -117,5 +145,29 @@ impl Communicator for RecordingCommunicator {
 
     fn abort(&self, cause: DistError) {
         self.inner.abort(cause);
+    }
+    fn device(&self) -> Option<&dyn DeviceCommunicator> {
+        self.inner.device().map(|_| self as &dyn DeviceCommunicator)
+    }
+}
+
+impl DeviceCommunicator for RecordingCommunicator {
+    fn array_device(&self) -> Device {
+        self.device_below().array_device()
+    }
+
+    /// The part is not recorded.
+    fn split(
+        &self,
+        inner: Arc<dyn Communicator>,
+        options: CommunicatorOptions,
+    ) -> Result<Arc<dyn Communicator>> {
+        self.device_below().split(inner, options)
+    }
+
+    unsafe fn start(&self, call: DeviceCall) -> Result<DeviceWork> {
+        let device = self.device_below();
+        // SAFETY: the caller's.
+        self.record(on_device(&call), || unsafe { device.start(call) })
     }
 }

@@ -34,6 +34,17 @@ impl Traffic {
         (self.overhead, self.calls) = (other.overhead, other.calls);
     }
 
+    /// Adds what was moved some other way in a group of the same size.
+    pub fn add(&mut self, other: &Self) {
+        let add = |sums: &mut [u64], values: &[u64]| {
+            sums.iter_mut().zip(values).for_each(|(a, b)| *a += b);
+        };
+        add(&mut self.sent, &other.sent);
+        add(&mut self.received, &other.received);
+        self.overhead += other.overhead;
+        self.calls += other.calls;
+    }
+
     /// Payload bytes sent to all members.
     pub fn total_sent(&self) -> u64 {
         self.sent.iter().sum()

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{Gradients, Tensor};
 
 use super::reducer::{Averaging, Reduced, Reducer};
 use super::synchronized::Attach;
 use super::{BucketPlan, BucketSizes, DataParallelConfig, GradientEvent, ParameterTable, replica};
-use crate::communicator::{HostBuffer, ReduceOp};
+use crate::backend::FlatArray;
+use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
 
@@ -19,7 +20,7 @@ pub struct BucketShard {
     /// The bucket's number in the [`BucketPlan`].
     pub bucket: usize,
     /// Part number `index` of `n` equal parts of the bucket, padding included: one dimension.
-    pub values: HostBuffer,
+    pub values: FlatArray,
     /// For each of the bucket's slots, whether any rank used its parameter.
     pub used: Vec<bool>,
 }
@@ -105,11 +106,10 @@ impl DataParallel {
             1 => BucketSizes::one_per_parameter(),
             _ => config.bucket_sizes,
         };
-        let names = table.specs().iter().map(|s| s.name.clone()).collect();
         let reducer = Arc::new(Reducer::new(
             group.clone(),
             BucketPlan::new(&trained, sizes),
-            names,
+            table.specs(),
             Averaging {
                 ranks: !config.sum_ranks,
                 micro_steps: config.average_micro_steps,
@@ -263,17 +263,16 @@ impl DataParallel {
     }
 
     /// For each parameter, whether any rank used it. A slot whose sum is -0.0 throughout may be one
-    /// that no rank filled; all ranks see the same sums, so all of them ask, or none.
+    /// that no rank filled; all ranks see the same sums, so all of them ask, or none. Sums in device memory are not
+    /// looked at: for those all ranks ask.
     fn used_somewhere(&self, reduced: &[Reduced]) -> Result<Vec<bool>> {
         let mut used = vec![true; self.table.specs().len()];
         let mut doubtful = Vec::new();
         let mut flags = Vec::new();
         for (layout, reduced) in self.plan().buckets().iter().zip(reduced) {
             for (slot, touched) in layout.slots.iter().zip(&reduced.touched) {
-                if reduced
-                    .buffer
-                    .is_neutral(slot.offset..slot.offset + slot.len)
-                {
+                let place = slot.offset..slot.offset + slot.len;
+                if reduced.buffer.may_be_neutral(place) {
                     doubtful.push(slot.parameter);
                     flags.push(u8::from(*touched));
                 }
@@ -346,7 +345,7 @@ impl Unpack<'_> {
         let layout = &self.parallel.plan().buckets()[bucket];
         let specs = self.parallel.table.specs();
         let device = specs[layout.slots[0].parameter].device.clone().inner();
-        let whole = whole(buffer, &device);
+        let whole = buffer.into_tensor(&device);
         for slot in &layout.slots {
             if !used[slot.parameter] {
                 continue;
@@ -359,11 +358,6 @@ impl Unpack<'_> {
             self.pieces[slot.parameter] = Some(piece);
         }
     }
-}
-
-fn whole(buffer: HostBuffer, device: &burn::tensor::Device) -> Tensor<1> {
-    let dtype = buffer.dtype();
-    Tensor::from_data(TensorData::from(buffer), (device, dtype))
 }
 
 impl ModuleVisitor for Unpack<'_> {

@@ -7,7 +7,6 @@ use burn::tensor::Tensor;
 use super::DataParallel;
 use super::reducer::Reducer;
 use crate::backend::GradientSink;
-use crate::communicator::HostBuffer;
 use crate::error::{DistError, Result};
 
 impl DataParallel {
@@ -90,8 +89,7 @@ impl ModuleVisitor for Deliver<'_> {
             && let Some(gradient) = self.gradients.remove::<D>(param.id)
         {
             self.reducer.used(position);
-            let gradient = HostBuffer::from(gradient.into_data());
-            self.reducer.ready(position, Ok(gradient));
+            self.reducer.ready(position, gradient.into());
         }
     }
 }

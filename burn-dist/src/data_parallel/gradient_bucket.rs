@@ -1,7 +1,8 @@
 //! [`GradientBucket`]: the gradients of some parameters, collected, sent and given back.
 
 use super::BucketLayout;
-use crate::communicator::{HostBuffer, MemoryPool, Operation, ReduceOp, Work};
+use crate::backend::{DeviceArray, FlatArray, FlatMemory, FlatWork};
+use crate::communicator::{Operation, ReduceOp};
 use crate::error::Result;
 use crate::group::ProcessGroup;
 
@@ -12,21 +13,21 @@ pub(super) struct GradientBucket {
     /// Ranks that share the reduced bucket in equal parts; `None`: all get all of it.
     shared_by: Option<usize>,
     /// Where its memory comes from and, once the gradients are dropped, returns to.
-    pool: MemoryPool,
-    buffer: Option<HostBuffer>,
+    memory: FlatMemory,
+    buffer: Option<FlatArray>,
     touched: Vec<bool>,
-    work: Option<Work>,
+    work: Option<FlatWork>,
     /// The sum, if it was waited for before the end.
-    sum: Option<HostBuffer>,
+    sum: Option<FlatArray>,
 }
 
 impl GradientBucket {
-    pub(super) fn new(layout: BucketLayout, shared_by: Option<usize>, pool: MemoryPool) -> Self {
+    pub(super) fn new(layout: BucketLayout, shared_by: Option<usize>, memory: FlatMemory) -> Self {
         Self {
             touched: vec![false; layout.slots.len()],
             layout,
             shared_by,
-            pool,
+            memory,
             buffer: None,
             work: None,
             sum: None,
@@ -49,9 +50,14 @@ impl GradientBucket {
         Ok(())
     }
 
+    /// A gradient as the bucket takes it: in its memory.
+    pub(super) fn take(&self, gradient: DeviceArray) -> Result<FlatArray> {
+        self.memory.take(gradient)
+    }
+
     /// Adds the gradients of one backward pass, one per use of the parameter, to its slot. They are
     /// summed among themselves first, as the autodiff graph would at a leaf.
-    pub(super) fn add_uses(&mut self, slot: usize, uses: Vec<HostBuffer>) {
+    pub(super) fn add_uses(&mut self, slot: usize, uses: Vec<FlatArray>) {
         if self.layout.slots[slot].len == 0 || uses.iter().any(|u| u.dtype() != self.layout.dtype) {
             // 16-bit gradients: each goes into the wider sum.
             uses.into_iter()
@@ -59,7 +65,7 @@ impl GradientBucket {
             return;
         }
         let sum = uses.into_iter().reduce(|mut sum, gradient| {
-            sum.put(0, &gradient, false);
+            sum.put(0, gradient, false);
             sum
         });
         if let Some(sum) = sum {
@@ -68,7 +74,7 @@ impl GradientBucket {
     }
 
     /// Adds a gradient to its slot; the first one is stored as it is.
-    fn add(&mut self, slot: usize, gradient: HostBuffer) {
+    fn add(&mut self, slot: usize, gradient: FlatArray) {
         let place = self.layout.slots[slot];
         assert_eq!(
             gradient.num_elements(),
@@ -82,14 +88,14 @@ impl GradientBucket {
             && self.num_elements() == place.len
             && gradient.dtype() == self.layout.dtype
         {
-            self.buffer = Some(gradient.reshaped(vec![place.len]));
+            self.buffer = Some(gradient);
             return;
         }
-        let (layout, pool, count) = (&self.layout, &self.pool, self.num_elements());
+        let (layout, memory, count) = (&self.layout, &self.memory, self.num_elements());
         let buffer = self
             .buffer
-            .get_or_insert_with(|| HostBuffer::recycled(pool, layout.dtype, &[count]));
-        buffer.put(place.offset, &gradient, first);
+            .get_or_insert_with(|| memory.array(layout.dtype, count));
+        buffer.put(place.offset, gradient, first);
     }
 
     fn num_elements(&self) -> usize {
@@ -101,24 +107,23 @@ impl GradientBucket {
         let layout = &self.layout;
         // Written in full before it is sent: slots by `add`, the rest here.
         let buffer = self.buffer.take();
-        let shape = [self.num_elements()];
-        let mut buffer =
-            buffer.unwrap_or_else(|| HostBuffer::recycled(&self.pool, layout.dtype, &shape));
+        let count = self.num_elements();
+        let mut buffer = buffer.unwrap_or_else(|| self.memory.array(layout.dtype, count));
         for (slot, touched) in layout.slots.iter().zip(&self.touched) {
             if !touched {
                 buffer.fill_neutral(slot.offset..slot.offset + slot.len);
             }
         }
-        buffer.fill_neutral(layout.num_elements()..self.num_elements());
+        buffer.fill_neutral(layout.num_elements()..count);
         let operation = match self.shared_by {
             Some(_) => Operation::ReduceScatter(op),
             None => Operation::AllReduce(op),
         };
-        self.work = Some(group.start(operation, buffer));
+        self.work = Some(buffer.start(operation, group, None));
     }
 
     /// Waits for the sum and empties the bucket. Also tells which slots this rank filled.
-    pub(super) fn wait(&mut self) -> Result<(HostBuffer, Vec<bool>)> {
+    pub(super) fn wait(&mut self) -> Result<(FlatArray, Vec<bool>)> {
         let outcome = self.await_sum();
         let sum = self.sum.take();
         let touched = self.reset();

@@ -5,16 +5,16 @@ use std::sync::{Mutex, MutexGuard};
 use burn::tensor::Gradients;
 
 use super::gradient_bucket::GradientBucket;
-use super::{BucketPlan, GradientEvent};
-use crate::backend::GradientSink;
-use crate::communicator::{HostBuffer, ReduceOp};
+use super::{BucketLayout, BucketPlan, GradientEvent, ParameterSpec};
+use crate::backend::{DeviceArray, FlatArray, FlatMemory, GradientSink};
+use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
 
 /// A bucket's reduced gradients.
 #[derive(Debug)]
 pub(super) struct Reduced {
-    pub(super) buffer: HostBuffer,
+    pub(super) buffer: FlatArray,
     /// Which slots this rank filled.
     pub(super) touched: Vec<bool>,
     /// What the sum is still to be divided by.
@@ -29,7 +29,7 @@ pub(super) struct Averaging {
 }
 
 /// Takes a leaf's gradient out of a backward pass's results, if there is one.
-pub(super) type ReadLeaf = Box<dyn Fn(&mut Gradients) -> Option<HostBuffer> + Send>;
+pub(super) type ReadLeaf = Box<dyn Fn(&mut Gradients) -> Option<DeviceArray> + Send>;
 
 struct State {
     /// `false` inside `no_sync`: gradients are kept here and nothing is launched.
@@ -38,7 +38,7 @@ struct State {
     used: Vec<u64>,
     fired: Vec<u64>,
     /// Gradients of a pass that lacks some of a parameter's uses.
-    pending: Vec<Vec<HostBuffer>>,
+    pending: Vec<Vec<FlatArray>>,
     /// How to get the gradients that autodiff keeps at leaves, by parameter.
     leaves: Vec<Option<ReadLeaf>>,
     /// Parameters of each bucket that are not ready.
@@ -77,26 +77,25 @@ impl Reducer {
     pub(super) fn new(
         group: ProcessGroup,
         plan: BucketPlan,
-        names: Vec<String>,
+        specs: &[ParameterSpec],
         averaging: Averaging,
         shard: bool,
     ) -> Self {
         let shared_by = shard.then(|| group.size());
-        let pool = group.communicator().pool().clone();
+        let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+        let bucket = |layout: &BucketLayout| {
+            let device = &specs[layout.slots[0].parameter].device;
+            GradientBucket::new(layout.clone(), shared_by, FlatMemory::of(&group, device))
+        };
         let state = State {
             launching: true,
             used: vec![0; names.len()],
             fired: vec![0; names.len()],
-            pending: vec![Vec::new(); names.len()],
+            pending: names.iter().map(|_| Vec::new()).collect(),
             leaves: (0..names.len()).map(|_| None).collect(),
             waiting: plan.buckets().iter().map(|b| b.slots.len()).collect(),
             ready: vec![false; names.len()],
-            buckets: plan
-                .buckets()
-                .iter()
-                .cloned()
-                .map(|layout| GradientBucket::new(layout, shared_by, pool.clone()))
-                .collect(),
+            buckets: plan.buckets().iter().map(bucket).collect(),
             next: 0,
             micro_steps: 0,
             failure: None,
@@ -262,7 +261,7 @@ impl Reducer {
         }
     }
 
-    fn take(&self, state: &mut State, parameter: usize, gradient: HostBuffer) -> Result<()> {
+    fn take(&self, state: &mut State, parameter: usize, gradient: DeviceArray) -> Result<()> {
         let (bucket, _) = self
             .plan
             .place(parameter)
@@ -278,6 +277,7 @@ impl Reducer {
                 "call sync once after each backward pass, and run earlier micro-steps inside no_sync",
             ));
         }
+        let gradient = state.buckets[bucket].take(gradient)?;
         state.pending[parameter].push(gradient);
         state.events.push(GradientEvent::Ready { parameter });
         if state.fired[parameter] < state.used[parameter] {
@@ -316,10 +316,9 @@ impl GradientSink for Reducer {
         self.lock().used[parameter] += 1;
     }
 
-    fn ready(&self, parameter: usize, gradient: Result<HostBuffer>) {
+    fn ready(&self, parameter: usize, gradient: DeviceArray) {
         let mut state = self.lock();
-        let outcome = gradient.and_then(|gradient| self.take(&mut state, parameter, gradient));
-        if let Err(failure) = outcome {
+        if let Err(failure) = self.take(&mut state, parameter, gradient) {
             self.give_up(&mut state, failure);
         }
     }

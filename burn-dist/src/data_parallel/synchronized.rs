@@ -7,8 +7,7 @@ use burn::tensor::{Device, Gradients, Tensor};
 
 use super::ParameterTable;
 use super::reducer::Reducer;
-use crate::backend::{self, GradientHook, Ladder, RungTensor};
-use crate::communicator::HostBuffer;
+use crate::backend::{self, DeviceArray, GradientHook, Ladder, RungTensor};
 
 /// How a parameter's gradient comes to the reducer.
 #[derive(Debug, Clone)]
@@ -39,8 +38,7 @@ impl Reparameterization for Synchronized {
             Way::Leaf(reducer, parameter) => {
                 let leaf = base.clone();
                 let read = move |gradients: &mut Gradients| {
-                    let gradient = leaf.grad_remove(gradients)?;
-                    Some(HostBuffer::from(gradient.into_data()))
+                    leaf.grad_remove(gradients).map(DeviceArray::from)
                 };
                 reducer.read_leaf(*parameter, Box::new(read));
                 base

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::DType;
-use burn_dist::backend::LeafId;
-use burn_dist::communicator::HostBuffer;
+use burn_dist::backend::{FlatArray, LeafId};
 
 use super::gradient_sums::Means;
 use super::shard_context::ShardContext;
@@ -15,7 +13,7 @@ pub(crate) fn gradient_shards(
     context: &ShardContext,
     means: &Means,
     leaf: impl Fn(usize) -> Option<LeafId>,
-) -> Vec<(LeafId, HostBuffer)> {
+) -> Vec<(LeafId, FlatArray)> {
     let index = context.groups.shard.index();
     let mut shards = Vec::new();
     for (unit, part) in means.parts.iter().enumerate() {
@@ -38,31 +36,9 @@ pub(crate) fn gradient_shards(
         for (number, place) in pieces {
             if let Some(leaf) = leaf(number).filter(|_| means.used[number]) {
                 let master = context.plan.parameters[number].master;
-                shards.push((leaf, excerpt(part, place, master)));
+                shards.push((leaf, part.excerpt(place, master)));
             }
         }
     }
     shards
-}
-
-/// Some elements of an array of f32 or f64, in another element type.
-fn excerpt(part: &HostBuffer, place: Range<usize>, dtype: DType) -> HostBuffer {
-    let size = part.dtype().size();
-    let bytes = &part.bytes()[place.start * size..place.end * size];
-    match (part.dtype(), dtype) {
-        (DType::F32, DType::F64) => {
-            let values: &[f32] = bytemuck::cast_slice(bytes);
-            HostBuffer::from_values(values.iter().map(|&x| f64::from(x)).collect())
-        }
-        (DType::F64, DType::F32) => {
-            let values: &[f64] = bytemuck::cast_slice(bytes);
-            HostBuffer::from_values(values.iter().map(|&x| x as f32).collect())
-        }
-        (from, to) => {
-            debug_assert_eq!(from, to, "invariant: masters are f32 or f64");
-            let mut values = HostBuffer::zeros(from, vec![place.len()]);
-            values.bytes_mut().copy_from_slice(bytes);
-            values
-        }
-    }
 }

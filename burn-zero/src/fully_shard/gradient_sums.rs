@@ -1,8 +1,8 @@
 //! [`GradientSums`]: gradients in, this rank's part of their means out.
 
 use burn::tensor::DType;
-use burn_dist::backend::LeafId;
-use burn_dist::communicator::{HostBuffer, Operation, ReduceOp, Work};
+use burn_dist::backend::{DeviceArray, FlatArray, FlatMemory, FlatWork, LeafId};
+use burn_dist::communicator::{Operation, ReduceOp};
 use burn_dist::{DistError, Result};
 
 use super::shard_context::ShardContext;
@@ -12,19 +12,19 @@ use super::shard_plan::{ManagedParameter, ShardPlan};
 #[derive(Debug, Default)]
 struct UnitSum {
     /// Of all elements, on this rank.
-    buffer: Option<HostBuffer>,
+    buffer: Option<FlatArray>,
     launched: bool,
     /// Over the group of shards, then over the replicas.
-    work: Option<Work>,
+    work: Option<FlatWork>,
     /// This rank's part, over all ranks.
-    reduced: Option<HostBuffer>,
+    reduced: Option<FlatArray>,
 }
 
 /// The means that a backward pass ended with.
 #[derive(Debug)]
 pub(crate) struct Means {
     /// This rank's part of each unit, of those that any use had.
-    pub(crate) parts: Vec<Option<HostBuffer>>,
+    pub(crate) parts: Vec<Option<FlatArray>>,
     /// For each parameter, whether any rank used it.
     pub(crate) used: Vec<bool>,
     /// For each parameter that this rank used, the leaf that it was kept in.
@@ -35,11 +35,12 @@ pub(crate) struct Means {
 /// brought all of them. At most one reduction runs while the next unit fills.
 #[derive(Debug)]
 pub(crate) struct GradientSums {
+    memory: FlatMemory,
     dtypes: Vec<DType>,
     average_micro_steps: bool,
     units: Vec<UnitSum>,
     /// Sums over the uses in this pass, for parameters that have gradients of earlier passes.
-    pending: Vec<Option<HostBuffer>>,
+    pending: Vec<Option<FlatArray>>,
     /// In this pass; in earlier passes since the last reduction.
     touched: Vec<bool>,
     earlier: Vec<bool>,
@@ -55,11 +56,12 @@ pub(crate) struct GradientSums {
 }
 
 impl GradientSums {
-    pub(crate) fn new(plan: &ShardPlan, average_micro_steps: bool) -> Self {
+    pub(crate) fn new(plan: &ShardPlan, memory: FlatMemory, average_micro_steps: bool) -> Self {
         let ShardPlan {
             parameters, units, ..
         } = plan;
         Self {
+            memory,
             units: units.iter().map(|_| UnitSum::default()).collect(),
             dtypes: plan.sum_dtypes.clone(),
             average_micro_steps,
@@ -82,7 +84,7 @@ impl GradientSums {
         context: &ShardContext,
         parameter: usize,
         leaf: Option<LeafId>,
-        gradient: HostBuffer,
+        gradient: DeviceArray,
     ) -> Result<()> {
         let ManagedParameter {
             unit, place, name, ..
@@ -110,24 +112,25 @@ impl GradientSums {
         self.dirty = true;
         let first = !std::mem::replace(&mut self.touched[parameter], true);
         let dtype = self.dtypes[*unit];
+        let gradient = self.memory.take(gradient)?;
         if self.earlier[parameter] {
-            let pool = context.groups.shard.communicator().pool();
-            let sum = self.pending[parameter]
-                .get_or_insert_with(|| HostBuffer::recycled(pool, dtype, &[place.len()]));
-            sum.put(0, &gradient, first);
+            let memory = &self.memory;
+            let sum =
+                self.pending[parameter].get_or_insert_with(|| memory.array(dtype, place.len()));
+            sum.put(0, gradient, first);
         } else {
             self.buffer(context, *unit)
-                .put(place.start, &gradient, first);
+                .put(place.start, gradient, first);
         }
         Ok(())
     }
 
-    fn buffer(&mut self, context: &ShardContext, unit: usize) -> &mut HostBuffer {
-        let pool = context.groups.shard.communicator().pool();
+    fn buffer(&mut self, context: &ShardContext, unit: usize) -> &mut FlatArray {
+        let memory = &self.memory;
         let (dtype, len) = (self.dtypes[unit], context.plan.padded_len(unit));
         self.units[unit]
             .buffer
-            .get_or_insert_with(|| HostBuffer::recycled(pool, dtype, &[len]))
+            .get_or_insert_with(|| memory.array(dtype, len))
     }
 
     /// All gradients of the unit have come that this pass brings.
@@ -145,7 +148,7 @@ impl GradientSums {
         for &parameter in &context.plan.units[unit].parameters {
             if let Some(sum) = self.pending[parameter].take() {
                 let start = context.plan.parameters[parameter].place.start;
-                self.buffer(context, unit).put(start, &sum, false);
+                self.buffer(context, unit).put(start, sum, false);
             }
         }
     }
@@ -172,7 +175,7 @@ impl GradientSums {
         let label = label(context, unit);
         let sum = &mut self.units[unit];
         sum.launched = true;
-        sum.work = Some(context.groups.shard.start_for(label, operation, buffer));
+        sum.work = Some(buffer.start(operation, &context.groups.shard, Some(&label)));
         self.running = Some(unit);
         Ok(())
     }
@@ -189,7 +192,7 @@ impl GradientSums {
             None => sum.reduced = Some(part),
             Some(group) => {
                 let operation = Operation::AllReduce(ReduceOp::Sum);
-                sum.work = Some(group.start_for(label(context, unit), operation, part));
+                sum.work = Some(part.start(operation, group, Some(&label(context, unit))));
             }
         }
         Ok(())

@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use burn::tensor::{DType, Tensor};
-use burn_dist::backend::{self, LeafId, ParameterSource, Pass, UnitMemory};
-use burn_dist::communicator::{HostBuffer, Operation, Work};
+use burn_dist::backend::{
+    self, DeviceArray, FlatArray, FlatMemory, FlatWork, LeafId, ParameterSource, Pass, UnitMemory,
+};
+use burn_dist::communicator::Operation;
 use burn_dist::{DistError, Result};
 
 use super::gather_order::Visit;
 use super::gradient_shards::gradient_shards;
 use super::graph_ties::{GraphTies, Marks};
 use super::shard_context::ShardContext;
-use crate::part_buffer::part_buffer;
 
 /// How a version came from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ struct Window {
     /// The unit that the forward pass is in.
     active: Option<usize>,
     /// On its way.
-    ahead: Option<(usize, Work)>,
+    ahead: Option<(usize, FlatWork)>,
     before: Option<Visit>,
     last: Option<Visit>,
 }
@@ -208,7 +209,7 @@ impl ParameterVersion {
         lock(&self.slots).iter().any(|slot| slot.leaf.is_some())
     }
 
-    fn start_gather(&self, (pass, unit): Visit) -> Result<Work> {
+    fn start_gather(&self, (pass, unit): Visit) -> Result<FlatWork> {
         let context = &self.context;
         let dtype = self.dtype(unit);
         let group = &context.groups.shard;
@@ -221,7 +222,7 @@ impl ParameterVersion {
             })
             .collect::<Result<_>>()?;
         let part = context.plan.layout.part_len(unit);
-        let own = part_buffer(group.communicator().pool(), dtype, part, pieces);
+        let own = FlatMemory::of(group, &context.device).join(dtype, part, pieces)?;
         let pass = match (pass, self.is_training()) {
             (Pass::Forward, true) => "a forward pass",
             (Pass::Forward, false) => "an evaluation",
@@ -233,7 +234,7 @@ impl ParameterVersion {
             context.passes()
         );
         context.count_gather(unit);
-        Ok(group.start_for(label, Operation::AllGather, own))
+        Ok(own.start(Operation::AllGather, group, Some(&label)))
     }
 
     fn dtype(&self, unit: usize) -> DType {
@@ -314,12 +315,10 @@ impl ParameterSource for ParameterVersion {
         Ok((unit, managed.place.clone()))
     }
 
-    fn gradient(&self, parameter: usize, gradient: Result<HostBuffer>) {
+    fn gradient(&self, parameter: usize, gradient: DeviceArray) {
         let leaf = lock(&self.slots)[parameter].leaf;
         let mut sums = self.context.sums();
-        let taken =
-            gradient.and_then(|gradient| sums.add(&self.context, parameter, leaf, gradient));
-        if let Err(failure) = taken {
+        if let Err(failure) = sums.add(&self.context, parameter, leaf, gradient) {
             sums.give_up(&self.context, failure);
         }
     }
@@ -338,7 +337,7 @@ impl ParameterSource for ParameterVersion {
         }
     }
 
-    fn end_pass(&self) -> Vec<(LeafId, HostBuffer)> {
+    fn end_pass(&self) -> Vec<(LeafId, FlatArray)> {
         let context = &self.context;
         let mut sums = context.sums();
         let ended = match sums.end_pass(context) {

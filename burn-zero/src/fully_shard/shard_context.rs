@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use burn::tensor::Device;
+use burn_dist::backend::FlatMemory;
 
 use super::gather_order::GatherOrder;
 use super::gradient_sums::GradientSums;
@@ -44,7 +45,8 @@ impl ShardContext {
         model_parallel: ModelParallel,
         options: ContextOptions,
     ) -> Self {
-        let sums = GradientSums::new(&plan, options.average_micro_steps);
+        let memory = FlatMemory::of(&groups.shard, &device);
+        let sums = GradientSums::new(&plan, memory, options.average_micro_steps);
         Self {
             gathers: plan.units.iter().map(|_| AtomicU64::new(0)).collect(),
             groups,

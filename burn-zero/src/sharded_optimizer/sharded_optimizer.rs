@@ -387,7 +387,7 @@ impl ShardedOptimizer {
 
 /// Adds a micro-step's shard to those before.
 fn add((mut sum, shard): (BucketShard, BucketShard)) -> BucketShard {
-    sum.values.put(0, &shard.values, false);
+    sum.values.put(0, shard.values, false);
     for (used, also) in sum.used.iter_mut().zip(shard.used) {
         *used |= also;
     }

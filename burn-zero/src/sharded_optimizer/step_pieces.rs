@@ -5,15 +5,15 @@ use std::collections::{HashMap, HashSet};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Device, Tensor, TensorData};
-use burn_dist::communicator::{HostBuffer, Operation, Work};
+use burn::tensor::{DType, Device, Tensor};
+use burn_dist::backend::{FlatMemory, FlatWork};
+use burn_dist::communicator::{HostBuffer, Operation};
 use burn_dist::data_parallel::{BucketShard, DataParallel};
 use burn_dist::{DistError, Result};
 
 use super::ShardedOptimizerConfig;
 use super::model_values::{ReadPieces, TakeValues};
 use super::shard_module::ShardModule;
-use crate::part_buffer::part_buffer;
 use crate::{ModelParallel, NormSum, ShardLayout, ShardPiece};
 
 /// This rank's equal part of every unit.
@@ -116,13 +116,11 @@ impl Pieces {
         let buckets = parallel.plan().buckets();
         let mut gradients = Vec::new();
         for (unit, shard) in shards.into_iter().enumerate() {
-            let dtype = shard.values.dtype();
             let device = match &self.offload {
                 Some(device) => device.clone().inner(),
                 None => unit_device(unit, parallel),
             };
-            let data = TensorData::from(shard.values);
-            let part: Tensor<1> = Tensor::from_data(data, (&device, dtype));
+            let part = shard.values.into_tensor(&device);
             let slots = &buckets[unit].slots;
             let of_unit = self.pieces.iter().enumerate();
             for (number, piece) in of_unit.filter(|(_, piece)| piece.unit == unit) {
@@ -186,18 +184,16 @@ impl Pieces {
         // Nobody needs the old values any more: the new ones take their memory.
         let mut frames = TakeValues::new(trained(parallel, layout));
         let model = model.map(&mut frames);
-        let works: Vec<(DType, Work)> = (0..layout.num_units())
+        let works = (0..layout.num_units())
             .map(|unit| self.gather(unit, &stepped, parallel, layout))
-            .collect();
+            .collect::<Result<Vec<FlatWork>>>()?;
         if self.master.is_some() || self.offload.is_some() {
             let stepped = stepped.pieces.into_iter();
             self.masters = Some(stepped.map(|(_, param)| param.base().inner()).collect());
         }
         let mut values = HashMap::new();
-        for (unit, (dtype, work)) in works.into_iter().enumerate() {
-            let whole = work.wait()?;
-            let device = unit_device(unit, parallel);
-            let whole: Tensor<1> = Tensor::from_data(TensorData::from(whole), (&device, dtype));
+        for (unit, work) in works.into_iter().enumerate() {
+            let whole = work.wait()?.into_tensor(&unit_device(unit, parallel));
             for (parameter, place) in layout.places(unit) {
                 values.insert(specs[parameter].id, whole.clone().slice([place]));
             }
@@ -212,18 +208,17 @@ impl Pieces {
         stepped: &ShardModule,
         parallel: &DataParallel,
         layout: &ShardLayout,
-    ) -> (DType, Work) {
+    ) -> Result<FlatWork> {
         let dtype = self.param.unwrap_or(unit_dtype(unit, parallel));
         let group = parallel.group();
         let of_unit = self.pieces.iter().zip(&stepped.pieces);
         let of_unit = of_unit.filter(|(piece, _)| piece.unit == unit);
-        let own = part_buffer(
-            group.communicator().pool(),
+        let own = FlatMemory::of(group, &unit_device(unit, parallel)).join(
             dtype,
             layout.part_len(unit),
             of_unit.map(|(piece, (_, param))| (piece.place.clone(), param.base().inner())),
-        );
-        (dtype, group.start(Operation::AllGather, own))
+        )?;
+        Ok(own.start(Operation::AllGather, group, None))
     }
 }
 

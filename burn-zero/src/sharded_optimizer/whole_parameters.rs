@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor, TensorData};
-use burn_dist::Result;
-use burn_dist::communicator::{HostBuffer, Operation, Work};
+use burn::tensor::{Device, Tensor};
+use burn_dist::backend::{FlatMemory, FlatWork};
+use burn_dist::communicator::Operation;
 use burn_dist::data_parallel::{DataParallel, ParameterTable};
+use burn_dist::{DistError, Result};
 
 use super::ShardedOptimizer;
 use super::model_values::TakeValues;
@@ -45,8 +46,9 @@ impl ModuleVisitor for KeepOwn<'_> {
 /// Starts a broadcast of every trained parameter from its owner.
 struct Share<'a> {
     sharded: &'a ShardedOptimizer,
-    works: Vec<(ParamId, DType, Device, Work)>,
+    works: Vec<(ParamId, Device, FlatWork)>,
     seen: HashSet<ParamId>,
+    failure: Option<DistError>,
 }
 
 impl ModuleVisitor for Share<'_> {
@@ -63,14 +65,14 @@ impl ModuleVisitor for Share<'_> {
             .sharded
             .owner(parameter)
             .expect("invariant: whole parameters");
-        let (dtype, device) = (base.dtype(), base.device().inner());
-        let flat: Tensor<1> = base.inner().reshape([-1]);
-        let input = HostBuffer::from(flat.into_data());
-        let work = self
-            .sharded
-            .group()
-            .start(Operation::Broadcast { root }, input);
-        self.works.push((param.id, dtype, device, work));
+        let (group, device) = (self.sharded.group(), base.device().inner());
+        match FlatMemory::of(group, &device).take(base.into()) {
+            Ok(input) => {
+                let work = input.start(Operation::Broadcast { root }, group, None);
+                self.works.push((param.id, device, work));
+            }
+            Err(failure) => self.failure = self.failure.take().or(Some(failure)),
+        }
     }
 }
 
@@ -100,16 +102,19 @@ pub(crate) fn share<M: Module>(sharded: &ShardedOptimizer, model: M) -> Result<M
         sharded,
         works: Vec::new(),
         seen: HashSet::new(),
+        failure: None,
     };
     model.visit(&mut share);
+    if let Some(failure) = share.failure {
+        return Err(failure);
+    }
     let works = share.works;
     let trained = works.iter().map(|(id, ..)| *id).collect();
     let mut frames = TakeValues::new(trained);
     let model = model.map(&mut frames);
     let mut values = HashMap::new();
-    for (id, dtype, device, work) in works {
-        let data = TensorData::from(work.wait()?);
-        values.insert(id, Tensor::from_data(data, (&device, dtype)));
+    for (id, device, work) in works {
+        values.insert(id, work.wait()?.into_tensor(&device));
     }
     Ok(model.map(&mut frames.put(values)))
 }

@@ -46,6 +46,7 @@ fn call(machine: &Arc<Machine>, operation: Operation, dtype: DType, shape: &[usi
         send: 1000,
         receive: 5000,
         site: Location::caller(),
+        label: None,
         keep: Box::new(Memory(machine.clone())),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
 
 use super::carry_out::{carry_out, refusal};
 use super::connection::{Connection, Fault, Patience};
@@ -33,6 +33,8 @@ pub struct NcclCommunicator {
     compares: bool,
     /// Calls that were started. Held while one is: members agree in the order in which NCCL is called.
     started: Mutex<u64>,
+    /// What device calls move; only payload and, if members do not compare, their number.
+    moved: Mutex<Traffic>,
     watchdog: Option<JoinHandle<()>>,
 }
 
@@ -73,11 +75,13 @@ impl NcclCommunicator {
                 "raise the limit of threads",
             )
         })?;
+        let moved = Traffic::new(shared.inner.members().size());
         Ok(Self {
             shared,
             runtime: runtime.clone(),
             compares: options.check_calls,
             started: Mutex::new(0),
+            moved: Mutex::new(moved),
             watchdog: Some(watchdog),
         })
     }
@@ -117,10 +121,22 @@ impl NcclCommunicator {
             other => (other.clone(), beside(&call.shape)),
         };
         let nothing = HostBuffer::zeros(call.dtype, shape);
-        let agreed = Call::new(operation, nothing)
-            .at(call.site)
-            .labelled("device memory");
+        let label = match &call.label {
+            Some(label) => format!("device memory: {label}"),
+            None => "device memory".into(),
+        };
+        let agreed = Call::new(operation, nothing).at(call.site).labelled(label);
         self.shared.inner.run(agreed).map(drop)
+    }
+
+    fn count(&self, call: &DeviceCall) {
+        let mut moved = self
+            .moved
+            .lock()
+            .expect("invariant: no panic under this lock");
+        call.count(self.members(), &mut moved);
+        // A call on which members agreed was counted then.
+        moved.calls += u64::from(!self.compares);
     }
 
     /// Submits a call between what the device has to do before and what it will have to do.
@@ -179,8 +195,8 @@ fn describe(operation: &Operation, dtype: DType, shape: &[usize]) -> String {
 }
 
 impl DeviceCommunicator for NcclCommunicator {
-    fn device_index(&self) -> usize {
-        self.runtime.device_index()
+    fn array_device(&self) -> Device {
+        Device::cuda(self.runtime.device_index())
     }
 
     fn split(
@@ -237,6 +253,7 @@ impl DeviceCommunicator for NcclCommunicator {
         // SAFETY: the caller's.
         match unsafe { self.submit(&call) } {
             Ok(done) => {
+                self.count(&call);
                 let done = Arc::new(done);
                 self.shared.look_after(Started {
                     done: done.clone(),
@@ -316,9 +333,16 @@ impl Communicator for NcclCommunicator {
         self.shared.inner.pool()
     }
 
-    /// Bytes of host memory; NCCL does not tell its own.
+    /// Bytes of host memory, and of device memory as [`DeviceCall::count`] tells them: NCCL does not say what it moves.
     fn traffic(&self) -> Traffic {
-        self.shared.inner.traffic()
+        let mut traffic = self.shared.inner.traffic();
+        traffic.add(
+            &self
+                .moved
+                .lock()
+                .expect("invariant: no panic under this lock"),
+        );
+        traffic
     }
 
     fn failure(&self) -> Option<DistError> {

@@ -326,3 +326,25 @@ fn a_part_that_does_not_come_ends_the_whole() {
         assert!(rank.machine.log().contains(&"abort".into()));
     });
 }
+
+#[test]
+fn traffic_counts_what_stays_on_the_device() {
+    for check_calls in [true, false] {
+        let options = CommunicatorOptions {
+            check_calls,
+            ..options()
+        };
+        on_ranks(machines(2), options, |rank| {
+            let rank = rank.expect("they meet");
+            let before = rank.communicator.traffic();
+            rank.calls(SUM, DType::F32, &[2, 3]);
+            let moved = &rank.communicator.traffic() - &before;
+            // 2S(n-1)/n.
+            assert_eq!((moved.total_sent(), moved.total_received()), (24, 24));
+            assert_eq!(moved.calls, 1);
+            rank.start(SUM, DType::I16, &[4]).expect_err("refused");
+            let moved = &rank.communicator.traffic() - &before;
+            assert_eq!((moved.total_sent(), moved.calls), (24, 1));
+        });
+    }
+}
