@@ -112,33 +112,40 @@ fn build(
             }
         }
     }
+    let features = wanted.join(",");
     let mut programs = BTreeMap::new();
-    let tests = [
-        "--lib",
-        "--test",
-        "cubecl",
-        "--test",
-        "nccl",
-        "--test",
-        "nccl_world",
-        "--bench",
-        "kernels",
-    ];
     for line in [
-        [&["build", "--bins", "-p", "xtask"][..]].concat(),
-        [&["test", "--no-run"][..], &tests].concat(),
+        &["build", "-p", "xtask", "--bin", "gpu_check"][..],
+        // A package's programs are built for its tests. Burn is compiled once: `cargo build` would resolve other
+        // features of its dependencies than `cargo test`.
+        &[
+            "test",
+            "--no-run",
+            "-p",
+            "burn-dist",
+            "-p",
+            "examples",
+            "--features",
+            &features,
+            "--lib",
+            "--test",
+            "cubecl",
+            "--test",
+            "nccl",
+            "--test",
+            "nccl_world",
+            "--test",
+            "train_gpt_tests",
+            "--bench",
+            "kernels",
+        ],
     ] {
         let mut command = Command::new(env!("CARGO"));
-        command
-            .current_dir(root)
-            .args(line)
-            .args(["-p", "burn-dist", "-p", "examples", "--locked"])
-            .args([
-                "--features",
-                &wanted.join(","),
-                "--message-format",
-                "json-render-diagnostics",
-            ]);
+        command.current_dir(root).args(line).args([
+            "--locked",
+            "--message-format",
+            "json-render-diagnostics",
+        ]);
         if !debug {
             command.arg("--release");
         }

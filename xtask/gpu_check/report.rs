@@ -65,7 +65,9 @@ impl Report {
                 Outcome::Wrong => "WRONG",
                 Outcome::NotRun => "not run",
             };
-            let why = step.why.first().map(|why| format!(": {why}"));
+            // What is missing was said above.
+            let why = step.why.first().filter(|_| self.machine.missing.is_empty());
+            let why = why.map(|why| format!(": {why}"));
             let _ = writeln!(
                 text,
                 "{outcome:7}  {}{}",
