@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use burn_dist::world::Environment;
 use burn_dist::{
     DistError, OutputStyle, ProcessLaunch, Result, World, WorldOptions, launch_processes,
     launch_threads,
@@ -38,6 +39,10 @@ fn run() -> Result<u8> {
         ..WorldOptions::default()
     };
     if World::is_launched() {
+        let environment = Environment::read(&|name| std::env::var(name).ok())?;
+        let (local_rank, ranks) = (environment.local_rank, environment.world_size);
+        let nccl = arguments.device.nccl(local_rank, ranks);
+        let options = WorldOptions { nccl, ..options };
         let world = World::from_env_with(options)?;
         let corpus = prepare(&arguments, world.world_size())?;
         train(&world, &arguments, &corpus)?;
@@ -55,6 +60,8 @@ fn run() -> Result<u8> {
         return Ok(0);
     }
     if arguments.threads {
+        let nccl = arguments.device.nccl(0, ranks);
+        let options = WorldOptions { nccl, ..options };
         launch_threads(ranks, options, |world| train(&world, &arguments, &corpus))?;
         return Ok(0);
     }

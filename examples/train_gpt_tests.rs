@@ -253,6 +253,32 @@ fn bad_input_is_one_line_and_code_2() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_one_line() {
+    let cuda = match cfg!(feature = "cuda") {
+        // With a driver or without one.
+        true => "",
+        false => "built without its feature `cuda`; build it with `cargo build",
+    };
+    let cpu = "built without its feature `cpu`; build it with `cargo build";
+    let cases = [
+        ("gpu", "neither flex, cpu, cuda nor cuda:N"),
+        ("cuda:x", "neither flex, cpu, cuda nor cuda:N"),
+        ("cuda:99", cuda),
+        ("cpu", cpu),
+    ];
+    let cpu_is_there = cfg!(feature = "cpu");
+    for (device, words) in cases
+        .iter()
+        .filter(|(name, _)| *name != "cpu" || !cpu_is_there)
+    {
+        let (code, _, error) = train_gpt(&["--device", device], &[]);
+        assert_eq!(code, Some(2), "{device}: {error}");
+        assert!(error.contains(words), "{device}: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "{device}: {error}");
+    }
+}
+
+#[test]
 fn a_world_that_does_not_fit_is_refused() {
     let (code, _, error) = train_gpt(&[], &[("RANK", "0"), ("WORLD_SIZE", "2")]);
     assert_eq!(code, Some(2), "{error}");

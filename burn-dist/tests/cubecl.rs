@@ -1,5 +1,7 @@
-//! The decorator on a CubeCL device: `cargo test -p burn-dist --features cpu --test cubecl`.
-#![cfg(feature = "cpu")]
+//! The decorator on CubeCL's devices, ranks in host memory or sharing a GPU:
+//! `cargo test -p burn-dist --features cpu --test cubecl`; where there is a GPU,
+//! `cargo test -p burn-dist --features cuda --test cubecl -- --ignored`.
+#![cfg(any(feature = "cpu", feature = "cuda"))]
 
 use std::time::Duration;
 
@@ -32,11 +34,10 @@ fn options() -> WorldOptions {
     }
 }
 
-#[test]
-fn collectives_and_their_gradients_work_on_a_cubecl_device() {
+fn collectives_and_their_gradients(device: &Device) {
     let results = launch_threads(2, options(), |world| {
         let group = world.whole()?;
-        let device = Device::cpu().autodiff();
+        let device = device.clone().autodiff();
         let rank = group.index() as f32;
         let x = row([1.0 + rank, 2.0], &device).require_grad();
         let sum = all_reduce(x.clone(), ReduceOp::Sum, &group)?;
@@ -53,11 +54,10 @@ fn collectives_and_their_gradients_work_on_a_cubecl_device() {
     }
 }
 
-#[test]
-fn data_parallel_trains_on_a_cubecl_device() {
+fn data_parallel_trains(device: &Device) {
     let results = launch_threads(2, options(), |world| {
         let group = world.whole()?;
-        let device = Device::cpu().autodiff();
+        let device = device.clone().autodiff();
         let model = Scale {
             weight: Param::from_tensor(row([1.0, 1.0], &device)),
             shift: Param::from_tensor(row([0.0, 0.0], &device)),
@@ -73,5 +73,37 @@ fn data_parallel_trains_on_a_cubecl_device() {
     for (weight, shift) in results.expect("no fault") {
         assert_eq!(weight, [1.0 - 0.5 * 3.0, 1.0 - 0.5 * 4.0]);
         assert_eq!(shift, [-0.5, -0.5]);
+    }
+}
+
+#[cfg(feature = "cpu")]
+mod on_the_cpu {
+    use burn::tensor::Device;
+
+    #[test]
+    fn collectives_and_their_gradients() {
+        super::collectives_and_their_gradients(&Device::cpu());
+    }
+
+    #[test]
+    fn data_parallel_trains() {
+        super::data_parallel_trains(&Device::cpu());
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use burn::tensor::Device;
+
+    #[test]
+    #[ignore = "needs a CUDA device"]
+    fn ranks_share_a_device_for_collectives_and_their_gradients() {
+        super::collectives_and_their_gradients(&Device::cuda(0));
+    }
+
+    #[test]
+    #[ignore = "needs a CUDA device"]
+    fn ranks_share_a_device_for_data_parallel_training() {
+        super::data_parallel_trains(&Device::cuda(0));
     }
 }

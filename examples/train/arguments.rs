@@ -7,7 +7,7 @@ use burn_dist::{DistError, Result};
 use burn_pipeline::{Schedule, SchedulePlan};
 use clap::{Parser, ValueEnum};
 
-use super::Grouping;
+use super::{DeviceName, Grouping};
 
 /// Train a byte-level GPT, made of Burn's own layers, on several ranks.
 #[derive(Debug, Clone, Parser)]
@@ -89,6 +89,10 @@ pub struct Arguments {
     /// Data-parallel ranks; --ranks over --tp and --pp by default
     #[arg(long, value_name = "N")]
     pub dp: Option<usize>,
+    /// Where tensors are: flex, cpu (CubeCL's, for tests), cuda (each rank its own device, over NCCL), cuda:N (one that
+    /// ranks of a host share)
+    #[arg(long, default_value = "flex", value_name = "flex|cpu|cuda[:N]")]
+    pub device: DeviceName,
     /// Element type that the model computes in; bf16 steps master weights in f32
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: DTypeName,

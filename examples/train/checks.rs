@@ -34,6 +34,7 @@ impl Arguments {
                 "leave --ranks out under a launcher",
             ));
         }
+        self.device.check()?;
         self.check_split(ranks)?;
         self.check_strategy(ranks / self.model_ranks())?;
         self.check_pipeline()?;

@@ -1,8 +1,10 @@
 //! The trainer behind `train_gpt`.
 
 mod arguments;
+mod batches;
 mod checks;
 mod dealt_part;
+mod device_name;
 mod grouping;
 mod language_model;
 mod piped;
@@ -17,6 +19,7 @@ mod training;
 mod unpiped;
 
 pub use arguments::{AlgorithmName, Arguments, DTypeName};
+pub use device_name::DeviceName;
 pub use grouping::Grouping;
 pub use report::{BytesPerStep, Report};
 pub use trainer::{prepare, train};

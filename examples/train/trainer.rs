@@ -7,12 +7,12 @@ use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::backend::DeferredProducts;
 use burn_dist::communicator::{HostBuffer, Operation, ReduceOp};
-use burn_dist::data::{DistributedSampler, Remainder, SamplerOptions};
 use burn_dist::data_parallel::{ParameterTable, parameter_hash};
 use burn_dist::tensor_parallel::{GradientAudit, TensorParallel};
 use burn_dist::{DistError, ProcessGroup, Result, World};
 use burn_pipeline::{BlockStage, PipelineLinks, PipelineRuntime, Recompute, partition};
 
+use super::batches::Batches;
 use super::dealt_part::DealtPart;
 use super::language_model::LanguageModel;
 use super::piped::{Piped, PipedContext};
@@ -22,7 +22,7 @@ use super::tracing::{Traced, check_folder};
 use super::traffic_formula::num_parameters;
 use super::training::Training;
 use super::unpiped::Unpiped;
-use super::{Arguments, BytesPerStep, Report};
+use super::{Arguments, BytesPerStep, DeviceName, Report};
 use crate::gpt::{Gpt, GptConfig, sample};
 use crate::text::{Corpus, WindowDataset, token_batch};
 use crate::workload::{median, peak_rss_bytes};
@@ -64,11 +64,16 @@ pub fn prepare(arguments: &Arguments, ranks: usize) -> Result<Corpus> {
 /// What the arguments, the text or a group met.
 pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Report> {
     let (groups, links) = RankGroups::new(world, arguments)?;
-    let mut device = Device::flex().autodiff();
+    let mut device = arguments.device.open(world.local_rank())?.autodiff();
     // Blocks of a pipeline run again as a whole.
     if arguments.recompute && !arguments.is_piped() {
         device = device.gradient_checkpointing();
     }
+    // The same parameters on every device.
+    let host = match arguments.device {
+        DeviceName::Flex => device.clone(),
+        _ => Device::flex().autodiff(),
+    };
     let config = GptConfig::new()
         .with_seq(arguments.seq)
         .with_layers(arguments.layers)
@@ -82,6 +87,7 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
         groups: &groups,
         config: &config,
         device: &device,
+        host: &host,
     };
     let parallel = groups.tensor.as_ref().map(|group| {
         TensorParallel::new(group)
@@ -90,40 +96,17 @@ pub fn train(world: &World, arguments: &Arguments, corpus: &Corpus) -> Result<Re
             .overlap(!arguments.no_overlap)
     });
     match (links, parallel) {
-        (None, None) => job.unpiped(|| Ok(config.init(&device))),
-        (None, Some(parallel)) => job.unpiped(|| config.init_parallel(&parallel, &device)),
+        (None, None) => job.unpiped(|| Ok(config.init(&host))),
+        (None, Some(parallel)) => job.unpiped(|| config.init_parallel(&parallel, &host)),
         (Some(links), None) => {
             let products = DeferredProducts::default();
-            let parts = || Ok(config.init_parts(&products, &device));
+            let parts = || Ok(config.init_parts(&products, &host));
             job.piped(links, &products, parts)
         }
         (Some(links), Some(parallel)) => {
-            let parts = || config.init_parallel_parts(&parallel, &device);
+            let parts = || config.init_parallel_parts(&parallel, &host);
             job.piped(links, &DeferredProducts::default(), parts)
         }
-    }
-}
-
-/// The samples of each step.
-struct Batches<'a> {
-    arguments: &'a Arguments,
-    dataset: WindowDataset,
-    sampler: DistributedSampler,
-}
-
-impl Batches<'_> {
-    /// The windows of each micro-batch that this rank computes in a step.
-    fn micro_batches(&self, step: usize) -> Result<Vec<Vec<Vec<u8>>>> {
-        let batch = self.arguments.batch;
-        let items = self
-            .sampler
-            .local_batch(step as u64 * batch as u64, batch)?;
-        let ranks_here = self.arguments.virtual_ranks();
-        let size = items.len() / (ranks_here * self.arguments.micro_batches);
-        Ok(items
-            .chunks(size)
-            .map(|items| items.iter().flat_map(|&i| self.dataset.get(i)).collect())
-            .collect())
     }
 }
 
@@ -136,6 +119,8 @@ struct Job<'a> {
     groups: &'a RankGroups,
     config: &'a GptConfig,
     device: &'a Device,
+    /// On which parameters are drawn, and text at the end.
+    host: &'a Device,
 }
 
 impl Job<'_> {
@@ -145,12 +130,13 @@ impl Job<'_> {
             let model = model()?;
             // Burn draws parameters when they are first read; reading the table draws them now. Stage 3
             // draws them on the first rank, one at a time.
-            if self.arguments.zero < 3 || self.arguments.tp > 1 {
+            let moves = self.device != self.host;
+            if self.arguments.zero < 3 || self.arguments.tp > 1 || moves {
                 ParameterTable::of(&model)?;
             }
-            Ok(model)
+            Ok(placed(model, self.host, self.device))
         })?;
-        let data = self.batches()?;
+        let data = Batches::new(self.arguments, self.corpus, &self.groups.data)?;
         if self.arguments.audit {
             self.audit(&model, &data)?;
         }
@@ -178,6 +164,7 @@ impl Job<'_> {
         let stages = self.seeded(|| {
             let stages = BlockStage::deal(parts()?, &cut, &own)?.into_iter();
             Ok(stages
+                .map(|stage| placed(stage, self.host, self.device))
                 .map(|stage| stage.with_deferred_products(products))
                 .collect())
         })?;
@@ -192,25 +179,18 @@ impl Job<'_> {
             device: self.device,
         };
         let (training, stages) = Piped::new(stages, runtime, context)?;
-        self.run(training, stages, self.batches()?)
+        self.run(
+            training,
+            stages,
+            Batches::new(self.arguments, self.corpus, &self.groups.data)?,
+        )
     }
 
     /// Makes a model of random parameters, one rank after the other.
     fn seeded<T>(&self, model: impl Fn() -> Result<T>) -> Result<T> {
         in_turn(&self.everyone, || {
-            self.device.seed(self.arguments.seed);
+            self.host.seed(self.arguments.seed);
             model()
-        })
-    }
-
-    fn batches(&self) -> Result<Batches<'_>> {
-        let Self {
-            arguments, corpus, ..
-        } = self;
-        Ok(Batches {
-            arguments,
-            dataset: WindowDataset::new(corpus.bytes(), arguments.seq),
-            sampler: sampler(&self.groups.data, arguments, corpus)?,
         })
     }
 
@@ -270,7 +250,9 @@ impl Job<'_> {
             }
             println!("{report}");
             let (seq, seed) = (arguments.seq, arguments.seed);
-            let text = sample(&run.model, b"pub fn ", 160, seq, seed, self.device);
+            // Text grows by a letter at a time: on other devices each length would be a kernel of its own.
+            let model = placed(run.model, self.device, self.host);
+            let text = sample(&model, b"pub fn ", 160, seq, seed, self.host);
             println!("\nsample:\n{}", String::from_utf8_lossy(&text));
         }
         Ok(report)
@@ -290,18 +272,12 @@ fn in_turn<T>(group: &ProcessGroup, f: impl Fn() -> Result<T>) -> Result<T> {
     result.expect("invariant: every index has its turn")
 }
 
-fn sampler(
-    data: &ProcessGroup,
-    arguments: &Arguments,
-    corpus: &Corpus,
-) -> Result<DistributedSampler> {
-    let windows = WindowDataset::new(corpus.bytes(), arguments.seq).len();
-    let options = SamplerOptions {
-        seed: arguments.seed,
-        shuffle: true,
-        remainder: Remainder::Drop,
-    };
-    DistributedSampler::new(windows, data.size(), data.index(), options)
+/// A module where `to` is.
+fn placed<M: Module>(module: M, from: &Device, to: &Device) -> M {
+    match from == to {
+        true => module,
+        false => module.fork(to),
+    }
 }
 
 struct Trainer<'a, T> {

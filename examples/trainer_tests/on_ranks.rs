@@ -31,8 +31,16 @@ const PAIRS: [(Trainer, Trainer, &str); 3] = [
 
 /// Lines of `text` that count: no imports, no blank ones.
 fn lines(text: &str) -> Vec<&str> {
+    let mut import = false;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines.filter(|line| !line.starts_with("use ")).collect()
+    lines
+        .filter(|line| {
+            import |= line.starts_with("use ");
+            let counts = !import;
+            import &= !line.ends_with(';');
+            counts
+        })
+        .collect()
 }
 
 #[test]

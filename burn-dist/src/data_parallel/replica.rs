@@ -119,7 +119,10 @@ struct UntrainedMapper<'a>(BufferMapper<'a>);
 
 impl ModuleMapper for UntrainedMapper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match param.is_require_grad() {
+        // By the table: in a validation model nothing asks for gradients.
+        let table = self.0.0.table;
+        let position = table.position(param.id);
+        match position.is_some_and(|position| table.specs()[position].trainable) {
             true => param,
             false => self.0.0.map_float(param),
         }

@@ -1,7 +1,8 @@
 //! [`KernelFloat`]: what kernels compute on.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use super::f16_arrays;
 
 /// A float that is stored, and the one that it is computed in: 16 bits in 32.
 pub trait KernelFloat: Copy + Send + Sync + 'static {
@@ -17,6 +18,16 @@ pub trait KernelFloat: Copy + Send + Sync + 'static {
     /// Whether the next two are faster than number by number: processors have instructions that the compiler
     /// does not make of a loop.
     const HAS_INSTRUCTIONS: bool = false;
+
+    /// The same array, if this is a wide type.
+    fn as_wide(_values: &[Self]) -> Option<&[Self::Wide]> {
+        None
+    }
+
+    /// The same array, if this is a wide type.
+    fn as_wide_mut(_values: &mut [Self]) -> Option<&mut [Self::Wide]> {
+        None
+    }
 
     /// [`widen`](Self::widen) for arrays of one length.
     fn widen_all(values: &[Self], wide: &mut [Self::Wide]) {
@@ -135,6 +146,14 @@ macro_rules! wide {
             fn narrow(wide: Self) -> Self {
                 wide
             }
+
+            fn as_wide(values: &[Self]) -> Option<&[Self]> {
+                Some(values)
+            }
+
+            fn as_wide_mut(values: &mut [Self]) -> Option<&mut [Self]> {
+                Some(values)
+            }
         }
     };
 }
@@ -156,11 +175,11 @@ impl KernelFloat for f16 {
     const HAS_INSTRUCTIONS: bool = true;
 
     fn widen_all(values: &[Self], wide: &mut [f32]) {
-        values.convert_to_f32_slice(wide);
+        f16_arrays::widen(values, wide);
     }
 
     fn narrow_all(wide: &[f32], values: &mut [Self]) {
-        values.convert_from_f32_slice(wide);
+        f16_arrays::narrow(wide, values);
     }
 }
 

@@ -6,6 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `kernel_float.rs` | what is stored, and what it is computed in |
+//! | `f16_arrays.rs` | arrays of f16 to f32 and back |
 //! | `vectors.rs` | loops compiled for the vectors that the processor has |
 //! | `adamw_step.rs`, `sgd_step.rs` | a step of AdamW, of gradient descent with momentum |
 //! | `scaled_copy.rs` | packing and unpacking: another element type, times a number |
@@ -15,6 +16,7 @@
 
 mod adamw_step;
 mod exact_sum;
+mod f16_arrays;
 mod kernel_float;
 mod row_losses;
 mod scaled_copy;

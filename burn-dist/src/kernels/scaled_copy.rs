@@ -70,14 +70,24 @@ fn each<A: KernelFloat, B: KernelFloat, const ADD: bool>(from: &[A], scale: f64,
     let mut results = [B::Wide::from_f64(0.0); BLOCK];
     for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
         let (wide, results) = (&mut wide[..from.len()], &mut results[..from.len()]);
-        A::widen_all(from, wide);
+        let from = match A::as_wide(from) {
+            Some(from) => from,
+            None => {
+                A::widen_all(from, wide);
+                &*wide
+            }
+        };
+        if let Some(to) = B::as_wide_mut(to) {
+            vectorised_loop(Each::<A::Wide, B::Wide, ADD> { from, scale, to });
+            continue;
+        }
         if ADD {
             B::widen_all(to, results);
         }
         vectorised_loop(Each::<A::Wide, B::Wide, ADD> {
-            from: wide,
+            from,
             scale,
-            to: results,
+            to: &mut *results,
         });
         B::narrow_all(results, to);
     }

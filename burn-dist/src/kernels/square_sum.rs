@@ -3,8 +3,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::ExactSum;
 use super::vectors::{VectorLoop, prefetch, vectorised_loop};
+use super::{ExactSum, f16_arrays};
 
 /// The exact sum of squares of floats: the same elements give the same bits however they are cut, ordered
 /// and spread over ranks, which no grouping of rounded sums does for every layout.
@@ -91,7 +91,7 @@ impl SquareSum {
         let mut wide = [0f32; BLOCK];
         for block in values.chunks(BLOCK) {
             let wide = &mut wide[..block.len()];
-            block.convert_to_f32_slice(wide);
+            f16_arrays::widen(block, wide);
             self.add_f32(wide);
         }
     }

@@ -115,9 +115,13 @@ pub(super) fn adamw(
     for other in [&gradient, &moment_1, &moment_2] {
         assert_eq!(other.meta.num_elements(), len, "tensors of one length");
     }
-    let vector_size = vector_size(&[len], &[dtypes[0], dtypes[1], copy.unwrap_or(dtypes[0])]);
-    let vectors = len / vector_size;
     let client = parameter.client.clone();
+    let vector_size = vector_size(
+        &client,
+        &[len],
+        &[dtypes[0], dtypes[1], copy.unwrap_or(dtypes[0])],
+    );
+    let vectors = len / vector_size;
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&parameter, &gradient, &moment_1, &moment_2]);
     let copied = copy.map(|copy| new_beside(&parameter, parameter.meta.shape().clone(), copy));

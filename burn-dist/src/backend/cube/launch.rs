@@ -12,12 +12,17 @@ pub(super) fn is_small_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Elements that one unit takes: as many as 16 bytes of the widest type hold and all lengths and offsets allow.
-pub(super) fn vector_size(multiples: &[usize], dtypes: &[DType]) -> usize {
+/// Elements that one unit takes: as many as 16 bytes of the widest type hold and all lengths and offsets allow. On a
+/// CPU 64 bytes, a cache's line: units that follow each other are threads.
+pub(super) fn vector_size(client: &Client, multiples: &[usize], dtypes: &[DType]) -> usize {
     let widest = dtypes.iter().map(DType::size).max().unwrap_or(1);
-    [8, 4, 2]
+    let bytes = match client.properties().hardware.num_cpu_cores {
+        Some(_) => 64,
+        None => 16,
+    };
+    [32, 16, 8, 4, 2]
         .into_iter()
-        .filter(|n| n * widest <= 16)
+        .filter(|n| n * widest <= bytes)
         .find(|n| multiples.iter().all(|multiple| multiple.is_multiple_of(*n)))
         .unwrap_or(1)
 }

@@ -38,9 +38,13 @@ fn scaled_copy(
     assert!(from_start + len <= lens[0], "a part of what is there");
     assert!(to_start + len <= lens[1], "a place that is there");
     let dtypes = [from.dtype, to.dtype];
-    let vector_size = vector_size(&[lens[0], lens[1], from_start, to_start, len], &dtypes);
-    let vectors = len / vector_size;
     let client = from.client.clone();
+    let vector_size = vector_size(
+        &client,
+        &[lens[0], lens[1], from_start, to_start, len],
+        &dtypes,
+    );
+    let vectors = len / vector_size;
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&from, &to]);
     // SAFETY: every unit checks that its place is below `len`, and both places end inside their arrays.

@@ -39,9 +39,9 @@ pub(super) fn rank_sum(parts: CubeTensor, is_mean: bool) -> CubeTensor {
     let ranks = shape[0];
     let shape = Shape::from(shape[1..].to_vec());
     let len = shape.num_elements();
-    let vector_size = vector_size(&[len], &[dtype]);
-    let vectors = len / vector_size;
     let client = parts.client.clone();
+    let vector_size = vector_size(&client, &[len], &[dtype]);
+    let vectors = len / vector_size;
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&parts]);
     let sum = new_beside(&parts, shape, dtype);

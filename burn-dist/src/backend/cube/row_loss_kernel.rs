@@ -86,8 +86,8 @@ pub(super) fn row_parts(logits: CubeTensor, targets: CubeTensor, tokens: usize) 
     assert!(tokens <= columns, "tokens have columns");
     assert_eq!(targets.meta.num_elements(), rows, "a target for each row");
     let dtypes = [logits.dtype, targets.dtype];
-    let vector_size = vector_size(&[columns], &dtypes[..1]);
     let client = logits.client.clone();
+    let vector_size = vector_size(&client, &[columns], &dtypes[..1]);
     let Planes { lanes, count, dim } = planes(&client, rows);
     let parts = new_beside(&logits, Shape::new([rows, ROW_PARTS]), DType::F32);
     let at = address(&[&logits, &parts]);
@@ -165,10 +165,10 @@ pub(super) fn row_slopes(
         "a quadruple for each row"
     );
     let dtypes = [logits.dtype, targets.dtype];
-    let vector_size = vector_size(&[columns], &dtypes[..1]);
+    let client = logits.client.clone();
+    let vector_size = vector_size(&client, &[columns], &dtypes[..1]);
     let vectors_per_row = columns / vector_size;
     let vectors = rows * vectors_per_row;
-    let client = logits.client.clone();
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&logits, &slopes]);
     let (gradient, to_gradient) = output(&logits, 0);

@@ -70,9 +70,9 @@ pub(super) fn sgd(
     for other in [&gradient, &velocity] {
         assert_eq!(other.meta.num_elements(), len, "tensors of one length");
     }
-    let vector_size = vector_size(&[len], &[dtype]);
-    let vectors = len / vector_size;
     let client = parameter.client.clone();
+    let vector_size = vector_size(&client, &[len], &[dtype]);
+    let vectors = len / vector_size;
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&parameter, &gradient, &velocity]);
     let (parameter_out, to_parameter) = output(&parameter, 0);

@@ -68,10 +68,10 @@ pub(super) fn softmax_merge(
     for log in [&log, &other_log] {
         assert_eq!(log.meta.num_elements(), rows, "a logarithm for each row");
     }
-    let vector_size = vector_size(&[columns], &[dtype]);
+    let client = first.client.clone();
+    let vector_size = vector_size(&client, &[columns], &[dtype]);
     let vectors_per_row = columns / vector_size;
     let vectors = rows * vectors_per_row;
-    let client = first.client.clone();
     let (cube_count, cube_dim) = units(&client, vectors);
     let at = address(&[&first, &other]);
     let (merged, to_merged) = output(&first, 0);

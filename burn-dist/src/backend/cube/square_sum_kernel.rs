@@ -150,7 +150,7 @@ pub(super) fn square_sums(tensors: &[CubeTensor]) -> CubeTensor {
         let tensor = tensors.get(number);
         blocks += tensor.map_or(0, |tensor| tensor.meta.num_elements().div_ceil(block_len));
         let tensor = tensor.unwrap_or(first).clone();
-        let vector_size = vector_size(&[tensor.meta.num_elements()], &[dtype]);
+        let vector_size = vector_size(&client, &[tensor.meta.num_elements()], &[dtype]);
         (tensor.into_tensor_arg(), vector_size, blocks)
     });
     let ends = arguments.each_ref().map(|argument| argument.2);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::bounds::{Bound, assert_is, wide};
 use super::inputs::{Input, inputs};
-use super::{config, is_flex, on_devices};
+use super::{config, contract, is_flex, on_devices};
 use crate::backend::{self, KernelChoice};
 
 /// Another type that a copy has, or the same.
@@ -110,46 +110,50 @@ fn check_square_sum(device: &Device, input: &Input, number: usize, bad: &[f64]) 
     assert!(is_near, "{got} is not {right}");
 }
 
-proptest! {
-    #![proptest_config(config())]
+fn pack(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), scale in prop_oneof![Just(1.0), Just(0.3)])| {
+        on_devices(devices, &input, |device, input| check_pack(device, input, scale));
+    });
+}
 
-    #[test]
-    fn pack(input in inputs(), scale in prop_oneof![Just(1.0), Just(0.3)]) {
-        on_devices(&input, |device, input| check_pack(device, input, scale));
-    }
+fn unpack(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), scale in prop_oneof![Just(1.0), Just(0.3)])| {
+        on_devices(devices, &input, |device, input| check_unpack(device, input, scale));
+    });
+}
 
-    #[test]
-    fn unpack(input in inputs(), scale in prop_oneof![Just(1.0), Just(0.3)]) {
-        on_devices(&input, |device, input| check_unpack(device, input, scale));
-    }
+fn rank_sum(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), is_mean in any::<bool>())| {
+        on_devices(devices, &input, |device, input| check_rank_sum(device, input, is_mean));
+    });
+}
 
-    #[test]
-    fn rank_sum(input in inputs(), is_mean in any::<bool>()) {
-        on_devices(&input, |device, input| check_rank_sum(device, input, is_mean));
-    }
-
-    #[test]
-    fn square_sum(
-        input in inputs(),
-        number in 1usize..12,
-        bad in prop_oneof![
-            Just(vec![]),
-            Just(vec![f64::NAN, f64::INFINITY, 1.0, f64::NEG_INFINITY]),
-        ],
-    ) {
-        on_devices(&input, |device, input| check_square_sum(device, input, number, &bad));
-    }
+fn square_sum(devices: &[Device]) {
+    let bad = prop_oneof![
+        Just(vec![]),
+        Just(vec![f64::NAN, f64::INFINITY, 1.0, f64::NEG_INFINITY]),
+    ];
+    proptest!(config(), |(input in inputs(), number in 1usize..12, bad in bad)| {
+        on_devices(devices, &input, |device, input| check_square_sum(device, input, number, &bad));
+    });
 }
 
 /// Partial sums of 32 bits may be infinite where the exact sum is not.
-#[test]
-fn squares_that_overflow_count_as_not_finite() {
-    for device in super::devices() {
-        let tensor = Tensor::<1>::from_floats([1e30, 1.0], &device);
+fn squares_that_overflow_count_as_not_finite(devices: &[Device]) {
+    for device in devices {
+        let tensor = Tensor::<1>::from_floats([1e30, 1.0], device);
         let sum = backend::square_sum(vec![tensor], KernelChoice::Fused);
-        match is_flex(&device) {
+        match is_flex(device) {
             true => assert!((sum.norm() - 1e30).abs() < 1e24),
             false => assert_eq!(sum.num_not_finite(), 1),
         }
     }
 }
+
+contract!(
+    pack,
+    unpack,
+    rank_sum,
+    square_sum,
+    squares_that_overflow_count_as_not_finite
+);

@@ -5,6 +5,9 @@
 //! those of the twin in 32 bits, rounded once. All else lies within 1e-5 of the twin, relative to the size of what
 //! was added up, and in 16 bits within one unit in the last place more.
 //!
+//! `cargo test -p burn-dist --features cpu,cuda --lib kernel_contract`; on a machine with a GPU also
+//! `-- --ignored on_cuda`.
+//!
 //! | file | what |
 //! |---|---|
 //! | `inputs.rs` | tensors to start from |
@@ -24,7 +27,7 @@ use proptest::prelude::*;
 
 use inputs::Input;
 
-/// What is tested.
+/// What is tested on every machine.
 fn devices() -> Vec<Device> {
     vec![
         Device::flex(),
@@ -43,10 +46,37 @@ fn is_flex(device: &Device) -> bool {
 }
 
 /// Runs a check on each device that takes its type: all but Flex compute in 32 bits.
-fn on_devices(input: &Input, check: impl Fn(&Device, &Input)) {
-    for device in devices() {
-        if is_flex(&device) || input.dtype != DType::F64 {
-            check(&device, input);
+fn on_devices(devices: &[Device], input: &Input, check: impl Fn(&Device, &Input)) {
+    for device in devices {
+        if is_flex(device) || input.dtype != DType::F64 {
+            check(device, input);
         }
     }
 }
+
+/// Tests that functions of devices hold: on those of every machine; and, where ignored tests run, on a CUDA device.
+macro_rules! contract {
+    ($($property:ident),+) => {
+        mod on_the_host {
+            $(
+                #[test]
+                fn $property() {
+                    super::$property(&super::super::devices());
+                }
+            )+
+        }
+
+        #[cfg(feature = "cuda")]
+        mod on_cuda {
+            $(
+                #[test]
+                #[ignore = "needs a CUDA device"]
+                fn $property() {
+                    super::$property(&[burn::tensor::Device::cuda(0)]);
+                }
+            )+
+        }
+    };
+}
+
+use contract;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::bounds::{Bound, assert_is, wide};
 use super::inputs::{Input, inputs};
-use super::{config, on_devices};
+use super::{config, contract, on_devices};
 use crate::backend::{self, KernelChoice};
 use crate::kernels::ROW_SLOPES;
 
@@ -102,33 +102,31 @@ fn check_softmax_merge(device: &Device, input: &Input) {
     assert_is(log, right_log, wide(dtype), Bound::Near(1.0), "logarithm");
 }
 
-proptest! {
-    #![proptest_config(config())]
+fn row_parts(devices: &[Device]) {
+    proptest!(config(), |(input in inputs())| {
+        on_devices(devices, &input, check_row_parts);
+    });
+}
 
-    #[test]
-    fn row_parts(input in inputs()) {
-        on_devices(&input, check_row_parts);
-    }
+fn row_slopes(devices: &[Device]) {
+    proptest!(config(), |(input in inputs())| {
+        on_devices(devices, &input, check_row_slopes);
+    });
+}
 
-    #[test]
-    fn row_slopes(input in inputs()) {
-        on_devices(&input, check_row_slopes);
-    }
-
-    #[test]
-    fn softmax_merge(input in inputs()) {
-        on_devices(&input, check_softmax_merge);
-    }
+fn softmax_merge(devices: &[Device]) {
+    proptest!(config(), |(input in inputs())| {
+        on_devices(devices, &input, check_softmax_merge);
+    });
 }
 
 /// Logits of minus infinity are tokens without weight; a row of nothing else has no sum.
-#[test]
-fn logits_of_minus_infinity() {
+fn logits_of_minus_infinity(devices: &[Device]) {
     let nothing = f32::NEG_INFINITY;
-    for device in super::devices() {
+    for device in devices {
         let logits = [[nothing, 1.0, nothing, 1.0], [nothing; 4]];
-        let logits = Tensor::<2>::from_floats(logits, &device);
-        let targets = Tensor::<2, Int>::from_data([[1], [-1]], (&device, DType::I32));
+        let logits = Tensor::<2>::from_floats(logits, device);
+        let targets = Tensor::<2, Int>::from_data([[1], [-1]], (device, DType::I32));
         let parts = backend::row_parts(logits, targets, 4, KernelChoice::Fused);
         let parts: Vec<f32> = parts.into_data().iter::<f32>().collect();
         assert_eq!(parts[..3], [1.0, 2.0, 1.0]);
@@ -136,3 +134,10 @@ fn logits_of_minus_infinity() {
         assert!(parts[5].is_nan());
     }
 }
+
+contract!(
+    row_parts,
+    row_slopes,
+    softmax_merge,
+    logits_of_minus_infinity
+);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::bounds::{Bound, assert_is, wide};
 use super::inputs::{Input, inputs};
-use super::{config, is_flex, on_devices};
+use super::{config, contract, is_flex, on_devices};
 use crate::backend::{self, KernelChoice};
 use crate::kernels::{AdamWStep, SgdStep};
 
@@ -109,22 +109,23 @@ fn check_sgd(device: &Device, input: &Input, step: SgdStep) {
     assert_is(v, c, dtype, bound, "velocity");
 }
 
-proptest! {
-    #![proptest_config(config())]
-
-    #[test]
-    fn adamw(input in inputs(), step in adamw_steps()) {
-        on_devices(&input, |device, input| check_adamw(device, input, step, None));
-    }
-
-    #[test]
-    fn adamw_with_copies(input in inputs(), step in adamw_steps(), is_bf16 in any::<bool>()) {
-        let copy = if is_bf16 { DType::BF16 } else { DType::F16 };
-        on_devices(&input, |device, input| check_adamw(device, input, step, Some(copy)));
-    }
-
-    #[test]
-    fn sgd(input in inputs(), step in sgd_steps()) {
-        on_devices(&input, |device, input| check_sgd(device, input, step));
-    }
+fn adamw(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), step in adamw_steps())| {
+        on_devices(devices, &input, |device, input| check_adamw(device, input, step, None));
+    });
 }
+
+fn adamw_with_copies(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), step in adamw_steps(), is_bf16 in any::<bool>())| {
+        let copy = if is_bf16 { DType::BF16 } else { DType::F16 };
+        on_devices(devices, &input, |device, input| check_adamw(device, input, step, Some(copy)));
+    });
+}
+
+fn sgd(devices: &[Device]) {
+    proptest!(config(), |(input in inputs(), step in sgd_steps())| {
+        on_devices(devices, &input, |device, input| check_sgd(device, input, step));
+    });
+}
+
+contract!(adamw, adamw_with_copies, sgd);
