@@ -176,7 +176,7 @@ where
                 self.step(gradients, active)?;
             }
         }
-        output.map(|output| sent(output)).transpose()
+        output.map(sent).transpose()
     }
 
     fn step(&mut self, gradients: Option<GradientsParams>, active: usize) -> Result<()> {
