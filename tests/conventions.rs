@@ -54,7 +54,30 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tensor_parallel", PARALLEL_LAYERS),
     (
         "train",
-        &["error", "communicator", "group", "world", "data_parallel"],
+        &[
+            "error",
+            "communicator",
+            "group",
+            "world",
+            "data",
+            "data_parallel",
+        ],
+    ),
+    (
+        "prelude",
+        &[
+            "error",
+            "mesh",
+            "communicator",
+            "group",
+            "world",
+            "data",
+            "fused",
+            "collectives",
+            "data_parallel",
+            "tensor_parallel",
+            "train",
+        ],
     ),
 ];
 

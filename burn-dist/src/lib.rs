@@ -19,6 +19,7 @@ mod group;
 pub mod kernels;
 pub mod mesh;
 pub mod placement;
+pub mod prelude;
 pub mod random;
 pub mod tensor_parallel;
 #[cfg(feature = "train")]
