@@ -43,7 +43,10 @@ fn collectives_of_one_rank_leave_device_memory_as_it_is() {
     let ran = launch_threads(1, options(), |world| {
         let group = world.whole()?;
         let on = group.communicator().device();
-        assert_eq!(on.map(|device| device.array_device()), Some(Device::cuda(0)));
+        assert_eq!(
+            on.map(|device| device.array_device()),
+            Some(Device::cuda(0))
+        );
         let device = Device::cuda(0);
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             for shape in [[1, 1], [7, 33], [256, 4096], [0, 8]] {
