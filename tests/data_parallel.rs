@@ -173,6 +173,42 @@ fn buckets_are_launched_while_the_backward_pass_still_runs() {
     }
 }
 
+/// A `TrainStep` collects gradients itself, which reads each parameter once more: the next pass still sends its
+/// buckets while it runs.
+#[test]
+fn buckets_are_launched_early_where_gradients_were_collected_before() {
+    let results = run_group(2, |group| {
+        let device = Device::flex().autodiff();
+        let (parallel, model) = DataParallel::wrap_with(mlp(0, &device), &group, tiny_buckets(0))?;
+        let collected = |item| {
+            let loss = model.loss(item);
+            GradientsParams::from_grads(loss.backward(), &model)
+        };
+        parallel.no_sync_collected(&model, || (collected(group.index()), ()));
+        let micro_step = parallel.pending_micro_steps();
+        let gradients = parallel.sync_collected(collected(2 + group.index()), &model)?;
+        let specs = parallel.parameters().specs();
+        let first = specs.iter().position(|spec| spec.name == "first.weight");
+        Ok((
+            parallel.last_events(),
+            first,
+            micro_step,
+            gradients.len() == specs.len(),
+        ))
+    });
+    for result in results {
+        let (events, first, micro_step, all) = result.expect("no fault");
+        assert_eq!((micro_step, all), (1, true));
+        let parameter = first.expect("a parameter");
+        let ready = |event: &GradientEvent| *event == GradientEvent::Ready { parameter };
+        let launched = |event: &GradientEvent| *event == GradientEvent::Launched { bucket: 0 };
+        let last_ready = events.iter().rposition(ready).expect("its gradient");
+        assert_eq!(events.iter().filter(|event| ready(event)).count(), 2);
+        let launched = events.iter().position(launched).expect("a bucket");
+        assert!(launched < last_ready, "{events:?}");
+    }
+}
+
 #[test]
 fn no_sync_synchronises_once_per_optimizer_step() {
     #[derive(Module, Debug)]

@@ -151,15 +151,27 @@ fn clipping_is_over_all_parameters_and_the_same_on_any_number_of_ranks() {
     assert_same(&one, &many, "clipped");
 }
 
-/// The first rank's statistics are those that are kept.
+/// Burn's trainer and the strategy on one rank: running statistics and what is validated with them too.
 #[test]
-fn running_statistics_are_one_rank_s_and_the_same_for_validation_on_all() {
+fn one_rank_with_batch_norm_is_burn_s_trainer() {
+    let mut job = Job::new(24, 12, 3);
+    job.batch_norm = true;
+    for accumulation in [None, Some(3)] {
+        job.accumulation = accumulation;
+        assert_same(&train(&job, None), &on_ranks(&job, || sum(1)), "one rank");
+    }
+}
+
+#[test]
+fn running_statistics_are_those_of_the_first_rank() {
     let mut job = Job::new(24, 12, 3);
     job.batch_norm = true;
     let many = on_ranks(&job, || sum(3));
-    assert_eq!(many.error, None);
     let again = on_ranks(&job, || sum(3));
     assert_same(&many, &again, "repeated");
+    // What the first of three ranks saw is not what one device saw.
+    job.accumulation = Some(3);
+    assert_ne!(train(&job, None).bits, many.bits);
 }
 
 #[test]

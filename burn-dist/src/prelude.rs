@@ -1,4 +1,15 @@
-//! What most programs name: `use burn_dist::prelude::*`.
+//! What most programs name.
+//!
+//! ```
+//! use burn_dist::prelude::*;
+//!
+//! let sums = launch_threads(2, WorldOptions::default(), |world| {
+//!     let group = world.whole()?;
+//!     group.all_reduce_values(vec![world.rank() as u32 + 1], ReduceOp::Sum)
+//! })?;
+//! assert_eq!(sums, [[3], [3]]);
+//! # Ok::<(), DistError>(())
+//! ```
 
 pub use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
 pub use crate::communicator::ReduceOp;

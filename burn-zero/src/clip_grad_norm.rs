@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use burn_dist::data_parallel::{scale_gradients, squares_of_gradients};
+use burn_dist::data_parallel::{clip_factor, scale_gradients, squares_of_gradients};
 use burn_dist::placement::Declarations;
 use burn_dist::{DistError, Result};
 
@@ -103,18 +103,6 @@ pub(crate) fn total<M: Module>(
     }
     let sum = sum_of_squares(gradients, model, |id| counted.counted.contains(&id));
     model_parallel.sum(sum)
-}
-
-/// What gradients of this norm are multiplied by, if anything.
-pub(crate) fn clip_factor(norm: f64, max_norm: f64) -> Result<Option<f64>> {
-    if max_norm.is_nan() || max_norm <= 0.0 {
-        return Err(DistError::config(
-            format!("gradients are to be clipped to a norm of {max_norm}"),
-            "give a positive one, 1 for example",
-        ));
-    }
-    let factor = max_norm / (norm + 1e-6);
-    Ok((norm.is_finite() && factor < 1.0).then_some(factor))
 }
 
 /// Of the gradients of some parameters, each once.

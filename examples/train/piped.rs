@@ -154,7 +154,9 @@ impl<P: DealtPart> Training for Piped<'_, P> {
         } = self.context;
         let data_ranks = groups.data.size() as u64;
         let of_stage = match &self.delivery {
-            Delivery::Replicas(..) => bytes_of_replicas(model, arguments, data_ranks),
+            Delivery::Replicas(parallel, _) => {
+                bytes_of_replicas(parallel, model, arguments, data_ranks)
+            }
             Delivery::Sharded(sharded) => bytes_of_sharded(sharded, model, arguments, data_ranks),
         };
         // Each rank of a data-parallel group says the same of it.

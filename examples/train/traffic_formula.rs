@@ -1,7 +1,7 @@
 //! Bytes that all ranks together send in a run, by formula.
 
 use burn::module::Module;
-use burn_dist::data_parallel::ParameterTable;
+use burn_dist::data_parallel::{DataParallel, ParameterTable};
 use burn_pipeline::SchedulePlan;
 use burn_zero::{FullySharded, ShardedOptimizer};
 
@@ -28,7 +28,7 @@ pub(super) fn bytes_of_all_ranks<M: Module>(
 ) -> u64 {
     let tensors = parameters(model).specs().len() as u64;
     let steps = arguments.steps as u64;
-    let whole = bytes_of_replicas(model, arguments, ranks);
+    let whole = bytes_of_gradients(model, arguments, ranks);
     match strategy {
         Strategy::Sharded(sharded) => bytes_of_sharded(sharded, model, arguments, ranks),
         Strategy::Fully(sharded, _) => {
@@ -41,12 +41,29 @@ pub(super) fn bytes_of_all_ranks<M: Module>(
         }
         // The plain twin asks for each parameter whether any rank used it: one byte.
         Strategy::Plain(..) => whole + all_reduce(tensors, ranks) * steps,
-        Strategy::Overlapped(..) | Strategy::AsRanks(..) => whole,
+        Strategy::Overlapped(parallel, _) => bytes_of_replicas(parallel, model, arguments, ranks),
+        Strategy::AsRanks(..) => whole,
     }
 }
 
-/// For the gradients of replicas.
-pub(super) fn bytes_of_replicas<M: Module>(model: &M, arguments: &Arguments, ranks: u64) -> u64 {
+/// For the gradients of replicas; in device memory also a byte per parameter to know whether any rank used it, as
+/// nobody looks into the sums.
+pub(super) fn bytes_of_replicas<M: Module>(
+    parallel: &DataParallel,
+    model: &M,
+    arguments: &Arguments,
+    ranks: u64,
+) -> u64 {
+    let is_reached = parallel.group().communicator().device().is_some();
+    let flags = if is_reached {
+        parallel.parameters().specs().len() as u64
+    } else {
+        0
+    };
+    bytes_of_gradients(model, arguments, ranks) + all_reduce(flags, ranks) * arguments.steps as u64
+}
+
+fn bytes_of_gradients<M: Module>(model: &M, arguments: &Arguments, ranks: u64) -> u64 {
     let bytes = num_parameters(model) * size_of::<f32>();
     all_reduce(bytes as u64, ranks) * arguments.steps as u64
 }

@@ -80,10 +80,7 @@ impl DeviceCommunicator for MemoryDevice {
         let mut input = HostBuffer::zeros(call.dtype, call.shape.clone());
         // SAFETY: the caller vouches for an array of this shape at this address, and keeps it until the work is done.
         unsafe { copy(call.send as *const u8, input.bytes_mut()) };
-        let label = match &call.label {
-            Some(label) => format!("device memory: {label}"),
-            None => "device memory".into(),
-        };
+        let label = call.host_label();
         let staged = Call::new(call.operation.clone(), input).at(call.site);
         let work = self.inner.start(staged.labelled(label));
         Ok(DeviceWork::new(Box::new(Pending(Some((work, call))))))

@@ -12,7 +12,6 @@ pub(super) fn put(array: Tensor<1>, start: usize, values: Tensor<1>, first: bool
     if len == 0 {
         return array;
     }
-    let values = values.to_device(&array.device());
     if first {
         return pack(array, values, start, 1.0, KernelChoice::Fused);
     }

@@ -9,7 +9,7 @@ use burn::backend::{
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{FlatWork, StartedArray, device_sums};
-use crate::communicator::{Call, HostBuffer, Operation};
+use crate::communicator::{HostBuffer, Operation};
 use crate::group::ProcessGroup;
 
 /// A one-dimensional array of floats that values are collected in, that travels, and that values are taken out of.
@@ -107,11 +107,10 @@ impl FlatArray {
         label: Option<&str>,
     ) -> FlatWork {
         match self {
-            Self::Host(buffer) => {
-                let mut call = Call::new(operation, buffer);
-                call.label = label.map(Into::into);
-                FlatWork::Host(group.communicator().start(call))
-            }
+            Self::Host(buffer) => FlatWork::Host(match label {
+                Some(label) => group.start_for(label.into(), operation, buffer),
+                None => group.start(operation, buffer),
+            }),
             Self::Device(tensor) => {
                 let started = StartedArray::start(tensor, operation, group, label);
                 FlatWork::Device(Box::new(started))

@@ -68,8 +68,9 @@ impl FlatMemory {
             end = place.end;
             let values = match self {
                 // The device's kernel rounds while it copies.
-                Self::Device(_) => values,
-                Self::Host(_) => values.cast(dtype),
+                Self::Device(device) if values.device() == *device => values,
+                // What moves is rounded before.
+                _ => values.cast(dtype),
             };
             array.put(place.start, self.take(values.into())?, true);
         }

@@ -32,6 +32,14 @@ pub struct DeviceCall {
 }
 
 impl DeviceCall {
+    /// What members compare in host memory, where calls on host arrays have labels too.
+    pub fn host_label(&self) -> String {
+        match &self.label {
+            Some(label) => format!("device memory: {label}"),
+            None => "device memory".into(),
+        }
+    }
+
     /// The shape that comes out of a valid call on `shape` among `n` members; `None` for the operations that devices
     /// do not offer, [`Operation::Gather`] and [`Operation::Scatter`].
     pub fn output_shape(operation: &Operation, shape: &[usize], n: usize) -> Option<Vec<usize>> {

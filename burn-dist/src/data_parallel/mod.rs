@@ -33,7 +33,7 @@ pub use bucket_plan::{BucketLayout, BucketPlan, BucketSizes, BucketSlot};
 pub use data_parallel::{BucketShard, DataParallel, JoinTurn};
 pub use data_parallel_config::DataParallelConfig;
 pub use gradient_event::GradientEvent;
-pub use gradient_norm::{scale_gradients, squares_of_gradients};
+pub use gradient_norm::{clip_factor, scale_gradients, squares_of_gradients};
 pub use naive_data_parallel::NaiveDataParallel;
 pub use parameter_spec::{ParameterSpec, ParameterTable};
 pub use rank_order_accumulator::{RankOrderAccumulator, mean_gradients};

@@ -26,7 +26,7 @@ pub(super) fn narrow(wide: &[f32], values: &mut [f16]) {
     values.convert_from_f32_slice(wide);
 }
 
-/// In loops of their own: the library asks for the processor's features at every eight elements.
+/// In loops of their own: the library calls a function for every eight elements.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;

@@ -15,7 +15,7 @@ pub trait KernelFloat: Copy + Send + Sync + 'static {
     /// Rounded to nearest, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
 
-    /// Whether the next two are faster than number by number: processors have instructions that the compiler
+    /// Whether [`widen_all`](Self::widen_all) and [`narrow_all`](Self::narrow_all) are faster than number by number: processors have instructions that the compiler
     /// does not make of a loop.
     const HAS_INSTRUCTIONS: bool = false;
 

@@ -9,6 +9,7 @@ use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
 
 use super::BatchSplit;
+use crate::error::{DistError, Result};
 use crate::world::panic_text;
 
 /// Batches that wait for a rank.
@@ -66,7 +67,7 @@ impl<I> BatchSource<I> {
     }
 
     /// The next batch; `None` at the end of the epoch.
-    pub(super) fn next(&mut self) -> Result<Option<Batch<I>>, SourceFailure> {
+    pub(super) fn next(&mut self) -> std::result::Result<Option<Batch<I>>, SourceFailure> {
         if !self.open {
             return Ok(None);
         }
@@ -88,7 +89,10 @@ impl<I> BatchSource<I> {
     }
 
     /// One of the first batches, number `rank` if there are as many.
-    pub(super) fn again(&self, rank: usize) -> Result<Option<Batch<I>>, SourceFailure> {
+    pub(super) fn again(
+        &self,
+        rank: usize,
+    ) -> std::result::Result<Option<Batch<I>>, SourceFailure> {
         let read = || {
             let mut iterator = self.again.iter();
             let mut first = iterator.next();
@@ -138,7 +142,7 @@ pub(super) fn for_threads<I: Send + 'static>(
     loader: &DeviceLoader<I>,
     split: BatchSplit,
     ranks: usize,
-) -> Vec<BatchSource<I>> {
+) -> Result<Vec<BatchSource<I>>> {
     match split {
         BatchSplit::Batches => shared(loader, loader.loader.clone(), ranks, 0..ranks),
         BatchSplit::Slices => (0..ranks).map(|rank| slice(loader, rank, ranks)).collect(),
@@ -151,22 +155,26 @@ pub(super) fn for_process<I: Send + 'static>(
     split: BatchSplit,
     rank: usize,
     ranks: usize,
-) -> BatchSource<I> {
+) -> Result<BatchSource<I>> {
     match split {
         BatchSplit::Batches => {
-            let mut sources = shared(loader, loader.loader.clone(), ranks, rank..rank + 1);
-            sources.pop().expect("invariant: one was asked for")
+            let mut sources = shared(loader, loader.loader.clone(), ranks, rank..rank + 1)?;
+            Ok(sources.pop().expect("invariant: one was asked for"))
         }
         BatchSplit::Slices => slice(loader, rank, ranks),
     }
 }
 
-fn slice<I: Send + 'static>(loader: &DeviceLoader<I>, rank: usize, ranks: usize) -> BatchSource<I> {
+fn slice<I: Send + 'static>(
+    loader: &DeviceLoader<I>,
+    rank: usize,
+    ranks: usize,
+) -> Result<BatchSource<I>> {
     let all = &loader.loader;
     let items = all.num_items();
     let part = all.slice(rank * items / ranks, (rank + 1) * items / ranks);
-    let mut sources = shared(loader, part, 1, 0..1);
-    sources.pop().expect("invariant: one was asked for")
+    let mut sources = shared(loader, part, 1, 0..1)?;
+    Ok(sources.pop().expect("invariant: one was asked for"))
 }
 
 /// Sources of some of the ranks that share the order of a copy of a loader.
@@ -175,7 +183,7 @@ fn shared<I: Send + 'static>(
     loader: Arc<dyn DataLoader<I>>,
     ranks: usize,
     served: std::ops::Range<usize>,
-) -> Vec<BatchSource<I>> {
+) -> Result<Vec<BatchSource<I>>> {
     let (start, starts) = channel();
     let (senders, receivers): (Vec<_>, Vec<_>) =
         served.clone().map(|_| sync_channel(AHEAD)).unzip();
@@ -188,17 +196,20 @@ fn shared<I: Send + 'static>(
     std::thread::Builder::new()
         .name("batches".into())
         .spawn(move || dealer.run(starts))
-        .expect("invariant: a thread can be started");
+        .map_err(|error| {
+            DistError::config(
+                format!("the thread that reads batches did not start: {error}"),
+                "raise the limit of threads, or start fewer ranks on this host",
+            )
+        })?;
     let mut start = Some(start);
-    receivers
-        .into_iter()
-        .map(|batches| BatchSource {
-            start: start.take(),
-            batches,
-            open: false,
-            again: given.again(),
-        })
-        .collect()
+    let sources = receivers.into_iter().map(|batches| BatchSource {
+        start: start.take(),
+        batches,
+        open: false,
+        again: given.again(),
+    });
+    Ok(sources.collect())
 }
 
 /// Reads a loader and gives each rank its batches.
@@ -234,7 +245,7 @@ impl<I> Dealer<I> {
         }
     }
 
-    fn epoch(&self) -> Result<(), Hangup> {
+    fn epoch(&self) -> std::result::Result<(), Hangup> {
         let mut iterator = self.loader.iter();
         let before = self.served;
         let after = self.ranks - self.served - self.senders.len();

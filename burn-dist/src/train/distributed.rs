@@ -1,6 +1,5 @@
 //! [`Distributed`]: the strategy that a trainer names.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -8,9 +7,8 @@ use burn::train::{
     InferenceStep, LearnerModel, SupervisedLearningStrategy, TrainStep, TrainingStrategy,
 };
 
-use super::replicas::{Replicas, check_norm};
-use super::{BatchSplit, GradientReduction, LastRound, Parallelism, RankOutput};
-use crate::data_parallel::BucketSizes;
+use super::{BatchSplit, GradientReduction, LastRound, RankOutput};
+use crate::data_parallel::{BucketSizes, clip_factor};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
 use crate::world::{WorldOptions, launched_rank};
@@ -59,31 +57,12 @@ pub struct Distributed<M> {
     pub(super) device: Option<Device>,
     pub(super) checkpointing: bool,
     pub(super) split: Option<BatchSplit>,
-    pub(super) last_round: Option<LastRound>,
+    pub(super) last_round: LastRound,
     pub(super) seed: Option<u64>,
     pub(super) max_grad_norm: Option<f64>,
     pub(super) prepare: Option<Prepare<M>>,
-    pub(super) kind: Kind<M>,
-}
-
-pub(super) enum Kind<M> {
-    Replicas(Replicas),
-    Other(Arc<dyn ParallelismOf<M>>),
-}
-
-/// A [`Parallelism`] of one model, without its bound.
-pub(super) trait ParallelismOf<M>: Send + Sync {
-    fn get(&self) -> &dyn Parallelism<M>
-    where
-        M: LearnerModel;
-}
-
-struct Of<P, M>(P, PhantomData<fn(M)>);
-
-impl<P: Parallelism<M>, M: LearnerModel> ParallelismOf<M> for Of<P, M> {
-    fn get(&self) -> &dyn Parallelism<M> {
-        &self.0
-    }
+    pub(super) reduction: GradientReduction,
+    pub(super) bucket_sizes: BucketSizes,
 }
 
 impl<M> std::fmt::Debug for Distributed<M> {
@@ -105,11 +84,12 @@ impl<M> Distributed<M> {
             device: None,
             checkpointing: false,
             split: None,
-            last_round: None,
+            last_round: LastRound::default(),
             seed: None,
             max_grad_norm: None,
             prepare: None,
-            kind: Kind::Replicas(Replicas::default()),
+            reduction: GradientReduction::default(),
+            bucket_sizes: BucketSizes::default(),
         }
     }
 
@@ -147,10 +127,9 @@ impl<M> Distributed<M> {
         self
     }
 
-    /// What ranks do that have no batch left: by default [`LastRound::WithoutInput`], or
-    /// [`LastRound::Repeat`] where all ranks have to compute.
+    /// What ranks do that have no batch left: by default [`LastRound::WithoutInput`].
     pub fn last_round(mut self, last_round: LastRound) -> Self {
-        self.last_round = Some(last_round);
+        self.last_round = last_round;
         self
     }
 
@@ -177,42 +156,22 @@ impl<M> Distributed<M> {
         self
     }
 
-    /// Mean or sum over ranks; for data parallelism.
-    ///
-    /// # Panics
-    /// If another [`parallelism`](Self::parallelism) was chosen.
+    /// Mean or sum over ranks.
     pub fn gradient_reduction(mut self, reduction: GradientReduction) -> Self {
-        self.replicas().reduction = reduction;
+        self.reduction = reduction;
         self
     }
 
-    /// Sizes of gradient buckets; for data parallelism.
-    ///
-    /// # Panics
-    /// If another [`parallelism`](Self::parallelism) was chosen.
+    /// Sizes of gradient buckets.
     pub fn bucket_sizes(mut self, sizes: BucketSizes) -> Self {
-        self.replicas().config.bucket_sizes = sizes;
-        self
-    }
-
-    fn replicas(&mut self) -> &mut Replicas {
-        match &mut self.kind {
-            Kind::Replicas(replicas) => replicas,
-            Kind::Other(_) => panic!("this is for data parallelism; another one was chosen"),
-        }
-    }
-
-    /// Another parallelism than data parallelism, as other crates have it.
-    pub fn parallelism(mut self, parallelism: impl Parallelism<M>) -> Self
-    where
-        M: LearnerModel,
-    {
-        self.kind = Kind::Other(Arc::new(Of(parallelism, PhantomData)));
+        self.bucket_sizes = sizes;
         self
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        check_norm(self.max_grad_norm)?;
+        if let Some(max_norm) = self.max_grad_norm {
+            clip_factor(0.0, max_norm)?;
+        }
         match self.ranks {
             0 => Err(DistError::config(
                 "training on 0 ranks",

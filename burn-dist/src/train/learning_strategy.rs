@@ -11,11 +11,12 @@ use burn::train::{
 };
 
 use super::batch_source::{BatchSource, DeviceLoader, for_process, for_threads};
-use super::distributed::Kind;
 use super::first_rank::FirstRank;
 use super::rank_training::{RankTraining, Schedule, failed};
-use super::{BatchSplit, Distributed, LastRound, Parallelism, RankOutput};
+use super::replica::Replica;
+use super::{BatchSplit, Distributed, RankOutput};
 use crate::error::{DistError, Result};
+use crate::group::ProcessGroup;
 use crate::world::{World, launch_threads, panic_text};
 
 type Loader<I> = Arc<dyn DataLoader<I>>;
@@ -79,7 +80,7 @@ where
         let schedule = Schedule {
             epochs: starting_epoch..=components.num_epochs,
             accumulation: components.grad_accumulation.unwrap_or(1),
-            last_round: self.last_round_of(),
+            last_round: self.last_round,
             max_grad_norm: self.max_grad_norm,
             train_items: dataloader_train.num_items(),
             valid_items: dataloader_valid.num_items(),
@@ -143,21 +144,6 @@ where
 }
 
 impl<M: LearnerModel> Distributed<M> {
-    fn parallelism_of(&self) -> &dyn Parallelism<M> {
-        match &self.kind {
-            Kind::Replicas(replicas) => replicas,
-            Kind::Other(other) => other.get(),
-        }
-    }
-
-    fn last_round_of(&self) -> LastRound {
-        self.last_round
-            .unwrap_or(match self.parallelism_of().steps_without_input() {
-                true => LastRound::WithoutInput,
-                false => LastRound::Repeat,
-            })
-    }
-
     fn device_of(&self, learner: &Learner<M>) -> Device {
         let of_model = || learner.model().devices().into_iter().next();
         let device = self.device.clone().or_else(of_model).unwrap_or_default();
@@ -197,8 +183,8 @@ where
         let mut others: Vec<Learner<M>> = (1..ranks).map(|_| learner.clone()).collect();
         let learners = std::iter::once(learner).chain(&mut others);
         let firsts = std::iter::once(Some(first)).chain((1..ranks).map(|_| None));
-        let sources = for_threads(train, split, ranks).into_iter();
-        let sources = sources.zip(for_threads(valid, split, ranks));
+        let sources = for_threads(train, split, ranks)?.into_iter();
+        let sources = sources.zip(for_threads(valid, split, ranks)?);
         let seats: Vec<_> = learners
             .zip(firsts)
             .zip(sources)
@@ -235,8 +221,8 @@ where
         let split = self.strategy.split.unwrap_or(BatchSplit::Slices);
         let seat = Seat {
             learner,
-            train: for_process(train, split, rank, ranks),
-            valid: for_process(valid, split, rank, ranks),
+            train: for_process(train, split, rank, ranks)?,
+            valid: for_process(valid, split, rank, ranks)?,
             first: (rank == 0).then_some(first),
         };
         self.rank(&world, seat)
@@ -258,20 +244,20 @@ where
         outcome
     }
 
-    fn train(&self, group: &crate::group::ProcessGroup, seat: Seat<'_, M>) -> Result<()> {
+    fn train(&self, group: &ProcessGroup, seat: Seat<'_, M>) -> Result<()> {
         self.check_data(group)?;
         let model = seat.learner.model();
         let model = match &self.strategy.prepare {
             Some(prepare) => prepare(model, group),
             None => model,
         };
-        let parallelism = self.strategy.parallelism_of();
-        let rank_learner = parallelism.start(seat.learner, model, group)?;
+        let (reduction, sizes) = (self.strategy.reduction, self.strategy.bucket_sizes);
+        let replica = Replica::start(seat.learner, model, group, reduction, sizes)?;
         RankTraining {
             group: group.clone(),
             schedule: self.schedule.clone(),
             learner: seat.learner,
-            rank_learner,
+            replica,
             train: seat.train,
             valid: seat.valid,
             interrupter: self.interrupter.clone(),
@@ -281,7 +267,7 @@ where
     }
 
     /// All ranks have the same data, and there is some.
-    fn check_data(&self, group: &crate::group::ProcessGroup) -> Result<()> {
+    fn check_data(&self, group: &ProcessGroup) -> Result<()> {
         let schedule = &self.schedule;
         let own = vec![
             schedule.train_items as u64,

@@ -11,8 +11,7 @@
 //! | `round.rs` | what ranks tell each other before each batch |
 //! | `batch_source.rs` | which rank gets which batch |
 //! | `rank_output.rs` | outputs that travel to the metrics |
-//! | `parallelism.rs` | how batches become an update; other crates add theirs |
-//! | `replicas.rs` | data parallelism |
+//! | `replica.rs` | how a rank's gradients become an update of its model |
 
 mod batch_source;
 mod batch_split;
@@ -21,15 +20,13 @@ mod first_rank;
 mod gradient_reduction;
 mod last_round;
 mod learning_strategy;
-mod parallelism;
 mod rank_output;
 mod rank_training;
-mod replicas;
+mod replica;
 mod round;
 
 pub use batch_split::BatchSplit;
 pub use distributed::Distributed;
 pub use gradient_reduction::GradientReduction;
 pub use last_round::LastRound;
-pub use parallelism::{Parallelism, RankLearner, StepScale};
 pub use rank_output::RankOutput;

@@ -73,62 +73,33 @@ impl RankOutput for () {
     }
 }
 
-impl RankOutput for ClassificationOutput {
-    fn into_parts(self) -> Vec<TensorData> {
-        vec![
-            self.loss.into_data(),
-            self.output.into_data(),
-            self.targets.into_data(),
-        ]
-    }
+/// For an output of three tensors.
+macro_rules! three_tensors {
+    ($output:ident, $targets:ident) => {
+        impl RankOutput for $output {
+            fn into_parts(self) -> Vec<TensorData> {
+                vec![
+                    self.loss.into_data(),
+                    self.output.into_data(),
+                    self.targets.into_data(),
+                ]
+            }
 
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self {
-            loss: float(loss, device)?,
-            output: float(output, device)?,
-            targets: int(targets, device)?,
-        })
-    }
+            fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+                let [loss, output, targets] = parts.try_into().ok()?;
+                Some(Self {
+                    loss: float(loss, device)?,
+                    output: float(output, device)?,
+                    targets: $targets(targets, device)?,
+                })
+            }
+        }
+    };
 }
 
-impl RankOutput for MultiLabelClassificationOutput {
-    fn into_parts(self) -> Vec<TensorData> {
-        vec![
-            self.loss.into_data(),
-            self.output.into_data(),
-            self.targets.into_data(),
-        ]
-    }
-
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self {
-            loss: float(loss, device)?,
-            output: float(output, device)?,
-            targets: int(targets, device)?,
-        })
-    }
-}
-
-impl RankOutput for RegressionOutput {
-    fn into_parts(self) -> Vec<TensorData> {
-        vec![
-            self.loss.into_data(),
-            self.output.into_data(),
-            self.targets.into_data(),
-        ]
-    }
-
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self {
-            loss: float(loss, device)?,
-            output: float(output, device)?,
-            targets: float(targets, device)?,
-        })
-    }
-}
+three_tensors!(ClassificationOutput, int);
+three_tensors!(MultiLabelClassificationOutput, int);
+three_tensors!(RegressionOutput, float);
 
 impl RankOutput for SequenceOutput {
     fn into_parts(self) -> Vec<TensorData> {

@@ -8,8 +8,9 @@ use burn::train::{
 use super::batch_source::{Batch, BatchSource, SourceFailure};
 use super::first_rank::{Counted, FirstRank, Part};
 use super::rank_output::encode;
+use super::replica::Replica;
 use super::round::{Round, Wish, Word, meet};
-use super::{LastRound, RankLearner, RankOutput, StepScale};
+use super::{LastRound, RankOutput};
 use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
@@ -32,7 +33,7 @@ pub(super) struct RankTraining<'a, M: LearnerModel> {
     pub(super) group: ProcessGroup,
     pub(super) schedule: Schedule,
     pub(super) learner: &'a mut Learner<M>,
-    pub(super) rank_learner: Box<dyn RankLearner<M>>,
+    pub(super) replica: Replica<M>,
     pub(super) train: BatchSource<<M as TrainStep>::Input>,
     pub(super) valid: BatchSource<<M as InferenceStep>::Input>,
     pub(super) interrupter: Interrupter,
@@ -79,7 +80,7 @@ where
                 break;
             }
         }
-        self.rank_learner.write_back(self.learner, true)
+        self.replica.write_back(self.learner)
     }
 
     fn train_epoch(&mut self, epoch: usize) -> Result<Ended> {
@@ -125,24 +126,23 @@ where
             pending.micro_steps += 1;
             let batch = batch.or(repeated);
             // The epoch's last micro-step ends a step too, but that it was the last shows in the next round.
-            let items = batch.as_ref().map_or(0, |batch| batch.items);
+            let batch_items = batch.as_ref().map_or(0, |batch| batch.items);
             let last = pending.micro_steps == self.schedule.accumulation;
             let output = self.micro_step(batch, last.then_some(pending.active))?;
             if last {
                 pending = Pending::default();
             }
             outgoing = Outgoing {
-                items,
+                items: batch_items,
                 output: output.filter(|_| counts),
             };
             next = self.train.next();
         };
         if ended == Ended::Regularly {
             self.train.end_epoch();
-        }
-        if ended == Ended::Regularly && pending.micro_steps > 0 {
-            self.learner.lr_step();
-            self.step(None, pending.active)?;
+            if pending.micro_steps > 0 {
+                self.step(None, pending.active)?;
+            }
         }
         if let Some(first) = &mut self.first {
             first.end_part(Part::Train, epoch);
@@ -156,35 +156,27 @@ where
         batch: Option<Batch<<M as TrainStep>::Input>>,
         active: Option<usize>,
     ) -> Result<Option<Vec<u8>>> {
-        let mut output = None;
-        let mut input = batch.map(|batch| batch.input);
-        match active {
-            None if input.is_some() => {
-                self.rank_learner.accumulate(&mut |model| {
-                    let input = input.take().expect("invariant: called once");
-                    let made = TrainStep::step(model, input);
-                    output = Some(made.item);
-                    made.grads
-                })?;
-            }
-            None => {}
+        let input = batch.map(|batch| batch.input);
+        let step = |model: &M, input| {
+            let made = TrainStep::step(model, input);
+            (made.grads, made.item)
+        };
+        let output = match active {
+            None => input.map(|input| self.replica.accumulate(|model| step(model, input))),
             Some(active) => {
-                let made = input.map(|input| TrainStep::step(self.rank_learner.model(), input));
-                let (gradients, item) = made.map(|made| (made.grads, made.item)).unzip();
-                output = item;
-                self.learner.lr_step();
+                let made = input.map(|input| step(self.replica.model(), input));
+                let (gradients, output) = made.unzip();
                 self.step(gradients, active)?;
+                output
             }
-        }
+        };
         output.map(sent).transpose()
     }
 
     fn step(&mut self, gradients: Option<GradientsParams>, active: usize) -> Result<()> {
-        let scale = StepScale {
-            active,
-            max_grad_norm: self.schedule.max_grad_norm,
-        };
-        self.rank_learner.step(self.learner, gradients, scale)
+        self.learner.lr_step();
+        let max_norm = self.schedule.max_grad_norm;
+        self.replica.step(self.learner, gradients, active, max_norm)
     }
 
     /// Equally many forward passes on every rank, since layers may call other ranks; those that only keep
@@ -194,7 +186,7 @@ where
         if let Some(first) = &mut self.first {
             first.start_part(Part::Valid, epoch, items);
         }
-        let model = self.rank_learner.valid()?;
+        let model = self.replica.valid()?;
         let lr = self.learner.lr_current();
         self.valid.begin_epoch();
         let mut outgoing = Outgoing::default();
@@ -254,13 +246,13 @@ where
             self.agree(rank, wish);
             return Ok(true);
         }
-        let writes = self.first.as_ref().map(|first| first.writes_checkpoints());
-        if self.any(writes == Some(true))? {
-            self.rank_learner.write_back(self.learner, true)?;
+        let first = self.first.as_ref();
+        if self.any(first.is_some_and(|first| first.writes_checkpoints()))? {
+            self.replica.write_back(self.learner)?;
         }
         let first = self.first.as_mut();
-        let ends = first.map(|first| first.end_epoch(self.learner, epoch));
-        self.any(ends == Some(true))
+        let ends = first.is_some_and(|first| first.end_epoch(self.learner, epoch));
+        self.any(ends)
     }
 
     /// A batch to keep others company with, which are in the middle of a step.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Gradients, Tensor};
-use burn_dist::data_parallel::scale_gradients;
+use burn_dist::data_parallel::{clip_factor, scale_gradients};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
 use super::shard_context::ShardContext;
-use crate::clip_grad_norm::{clip_factor, sum_of_squares};
+use crate::clip_grad_norm::sum_of_squares;
 use crate::{LossScale, NormSum, ShardLayout};
 
 /// Gradients, accumulation and errors of a model that [`FullyShard`](crate::FullyShard) wrapped.

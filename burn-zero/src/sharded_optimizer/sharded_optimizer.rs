@@ -4,7 +4,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Gradients, Tensor};
-use burn_dist::data_parallel::{BucketShard, DataParallel, DataParallelConfig};
+use burn_dist::data_parallel::{BucketShard, DataParallel, DataParallelConfig, clip_factor};
 use burn_dist::fused::GradientScale;
 use burn_dist::{DistError, ProcessGroup, Result};
 
@@ -12,7 +12,7 @@ use super::ShardedOptimizerConfig;
 use super::model_values::CastTrained;
 use super::step_pieces::{PieceGradient, Pieces};
 use super::whole_parameters::{drop_others, owners, share};
-use crate::clip_grad_norm::{clip_factor, clip_grad_norm_over};
+use crate::clip_grad_norm::clip_grad_norm_over;
 use crate::shardable_optimizer::BuiltOptimizer;
 use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 

@@ -121,10 +121,7 @@ impl NcclCommunicator {
             other => (other.clone(), beside(&call.shape)),
         };
         let nothing = HostBuffer::zeros(call.dtype, shape);
-        let label = match &call.label {
-            Some(label) => format!("device memory: {label}"),
-            None => "device memory".into(),
-        };
+        let label = call.host_label();
         let agreed = Call::new(operation, nothing).at(call.site).labelled(label);
         self.shared.inner.run(agreed).map(drop)
     }

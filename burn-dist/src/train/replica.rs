@@ -1,4 +1,4 @@
-//! [`Replicas`]: data parallelism.
+//! [`Replica`]: one rank's model between its batches.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,67 +8,66 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::train::{Learner, LearnerModel};
 
-use super::{GradientReduction, Parallelism, RankLearner, StepScale};
+use super::GradientReduction;
 use crate::data_parallel::{
-    DataParallel, DataParallelConfig, broadcast_untrained, scale_gradients, squares_of_gradients,
+    BucketSizes, DataParallel, DataParallelConfig, broadcast_untrained, clip_factor,
+    scale_gradients, squares_of_gradients,
 };
-use crate::error::{DistError, Result};
+use crate::error::Result;
 use crate::group::ProcessGroup;
 
-/// Every rank holds the whole model and the whole state of the learner's own optimizer, whatever it is.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Replicas {
-    pub(super) reduction: GradientReduction,
-    pub(super) config: DataParallelConfig,
-}
-
-impl<M: LearnerModel> Parallelism<M> for Replicas {
-    fn start(
-        &self,
-        learner: &mut Learner<M>,
-        model: M,
-        group: &ProcessGroup,
-    ) -> Result<Box<dyn RankLearner<M>>> {
-        let config = DataParallelConfig {
-            sum_ranks: self.reduction == GradientReduction::Sum,
-            average_micro_steps: false,
-            shard_gradients: false,
-            ..self.config.clone()
-        };
-        let (parallel, model) = DataParallel::wrap_with(model, group, config)?;
-        // The optimizer steps the learner's own model, from the same values.
-        learner.load_model(model.clone().materialize().into_record());
-        Ok(Box::new(Replica {
-            parallel,
-            model: Some(model),
-            reduction: self.reduction,
-        }))
-    }
-}
-
-struct Replica<M> {
+/// The model that batches go through. The learner's own optimizer, whatever it is, steps the learner's model,
+/// whose parameters come back here. Methods are called by all ranks in the same order.
+pub(super) struct Replica<M> {
     parallel: DataParallel,
     model: Option<M>,
     reduction: GradientReduction,
 }
 
-impl<M: LearnerModel> RankLearner<M> for Replica<M> {
-    fn model(&self) -> &M {
+impl<M: LearnerModel> Replica<M> {
+    /// From this rank's model, which is the learner's, maybe with layers that know the group. Collective.
+    pub(super) fn start(
+        learner: &mut Learner<M>,
+        model: M,
+        group: &ProcessGroup,
+        reduction: GradientReduction,
+        bucket_sizes: BucketSizes,
+    ) -> Result<Self> {
+        let config = DataParallelConfig {
+            bucket_sizes,
+            sum_ranks: reduction == GradientReduction::Sum,
+            average_micro_steps: false,
+            shard_gradients: false,
+        };
+        let (parallel, model) = DataParallel::wrap_with(model, group, config)?;
+        // The optimizer starts from the same values.
+        learner.load_model(model.clone().materialize().into_record());
+        Ok(Self {
+            parallel,
+            model: Some(model),
+            reduction,
+        })
+    }
+
+    /// The model to run a training step on.
+    pub(super) fn model(&self) -> &M {
         self.model.as_ref().expect("invariant: it is put back")
     }
 
-    fn accumulate(&mut self, micro_step: &mut dyn FnMut(&M) -> GradientsParams) -> Result<()> {
+    /// Runs a micro-step whose gradients wait for the step; returns what else it made.
+    pub(super) fn accumulate<T>(&self, micro_step: impl FnOnce(&M) -> (GradientsParams, T)) -> T {
         let model = self.model();
-        self.parallel
-            .no_sync_collected(model, || (micro_step(model), ()));
-        Ok(())
+        self.parallel.no_sync_collected(model, || micro_step(model))
     }
 
-    fn step(
+    /// Ends a step, with the gradients of its last micro-step, if this rank had one; `active` ranks had a batch
+    /// in it. The learner has its learning rate already. Collective.
+    pub(super) fn step(
         &mut self,
         learner: &mut Learner<M>,
         gradients: Option<GradientsParams>,
-        scale: StepScale,
+        active: usize,
+        max_grad_norm: Option<f64>,
     ) -> Result<()> {
         let model = self.model();
         let mut gradients = match gradients {
@@ -76,16 +75,14 @@ impl<M: LearnerModel> RankLearner<M> for Replica<M> {
             None => self.parallel.sync_without_input(model)?,
         };
         let ranks = self.parallel.group().size();
-        if self.reduction == GradientReduction::Mean && scale.active < ranks {
+        if self.reduction == GradientReduction::Mean && active < ranks {
             // The mean counted ranks without a batch too.
-            let factor = ranks as f64 / scale.active as f64;
+            let factor = ranks as f64 / active as f64;
             scale_gradients(&mut gradients, model, factor);
         }
-        if let Some(max_norm) = scale.max_grad_norm {
+        if let Some(max_norm) = max_grad_norm {
             let norm = squares_of_gradients(&gradients, model, |_| true).norm();
-            // 1e-6 as in `clip_grad_norm`.
-            let factor = max_norm / (norm + 1e-6);
-            if norm.is_finite() && factor < 1.0 {
+            if let Some(factor) = clip_factor(norm, max_norm)? {
                 scale_gradients(&mut gradients, model, factor);
             }
         }
@@ -96,17 +93,16 @@ impl<M: LearnerModel> RankLearner<M> for Replica<M> {
         Ok(())
     }
 
-    fn valid(&mut self) -> Result<M> {
-        let model = self.model().valid();
+    /// The model to validate with: the first rank's running statistics on all ranks. Collective.
+    pub(super) fn valid(&self) -> Result<M> {
         let (table, group) = (self.parallel.parameters(), self.parallel.group());
-        broadcast_untrained(model, table, group)
+        broadcast_untrained(self.model().valid(), table, group)
     }
 
-    fn write_back(&mut self, learner: &mut Learner<M>, _with_state: bool) -> Result<()> {
-        // Its trained parameters are there; running statistics are not.
-        if self.parallel.group().index() == 0 {
-            learner.load_model(self.model().clone().materialize().into_record());
-        }
+    /// Gives the learner what only this model has, running statistics: the learner is then what a checkpoint of one
+    /// device has, the same on all ranks. Collective.
+    pub(super) fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
+        learner.load_model(self.valid()?.materialize().into_record());
         Ok(())
     }
 }
@@ -133,19 +129,5 @@ impl ModuleMapper for Trained {
             }
             None => param,
         }
-    }
-}
-
-/// Checks a norm to clip to.
-///
-/// # Errors
-/// [`DistError::Config`] if it is not a positive number.
-pub(super) fn check_norm(max_norm: Option<f64>) -> Result<()> {
-    match max_norm {
-        Some(norm) if norm.is_nan() || norm <= 0.0 => Err(DistError::config(
-            format!("gradients are to be clipped to a norm of {norm}"),
-            "give a positive one, 1 for example",
-        )),
-        _ => Ok(()),
     }
 }
