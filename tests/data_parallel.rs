@@ -173,8 +173,7 @@ fn buckets_are_launched_while_the_backward_pass_still_runs() {
     }
 }
 
-/// A `TrainStep` collects gradients itself, which reads each parameter once more: the next pass still sends its
-/// buckets while it runs.
+/// As a `TrainStep` does, also after a micro-step.
 #[test]
 fn buckets_are_launched_early_where_gradients_were_collected_before() {
     let results = run_group(2, |group| {

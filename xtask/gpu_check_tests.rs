@@ -71,6 +71,8 @@ fn to_json(text: &str) -> String {
 
 /// A report of `train_gpt`.
 fn run_of(bits: &str, loss: f64) -> String {
+    // As the report writes it: JSON has no NaN.
+    let loss = Value::from(loss);
     format!(
         r#"{{"losses": [{loss}], "loss_bits": ["{bits}"], "parameter_hash": "0123456789abcdef01", "tokens_per_second": 1e5}}"#
     )

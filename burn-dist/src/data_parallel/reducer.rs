@@ -148,9 +148,6 @@ impl Reducer {
     pub(super) fn end_micro_step(&self) {
         let mut state = self.lock();
         self.settle_all(&mut state);
-        // Uses that this pass did not come to, and what was read beside it, are not waited for.
-        let state = &mut *state;
-        state.used.copy_from_slice(&state.fired);
         state.micro_steps += 1;
     }
 
