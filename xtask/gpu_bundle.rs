@@ -146,6 +146,14 @@ fn build(
             "--message-format",
             "json-render-diagnostics",
         ]);
+        // What Cargo tells this program of itself: build scripts watch some of it (ring's), and all that stands on
+        // them would be built again.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         if !debug {
             command.arg("--release");
         }
