@@ -50,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backend", &["error", "communicator", "group", "kernels"]),
     ("fused", &["error", "backend", "kernels"]),
     ("collectives", STRATEGY),
+    ("batch_norm", &["error", "group", "collectives"]),
     ("data_parallel", STRATEGY),
     ("tensor_parallel", PARALLEL_LAYERS),
     (
@@ -74,6 +75,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "data",
             "fused",
             "collectives",
+            "batch_norm",
             "data_parallel",
             "tensor_parallel",
             "train",

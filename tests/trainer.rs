@@ -1,5 +1,8 @@
 //! Burn's own trainer on N ranks: the numbers of one, and one end for all.
 
+#[path = "trainer/items.rs"]
+mod items;
+
 #[path = "trainer/job.rs"]
 mod job;
 
@@ -159,6 +162,30 @@ fn one_rank_with_batch_norm_is_burn_s_trainer() {
     for accumulation in [None, Some(3)] {
         job.accumulation = accumulation;
         assert_same(&train(&job, None), &on_ranks(&job, || sum(1)), "one rank");
+    }
+}
+
+/// With one `BatchNorm` over all ranks, splitting a batch changes nothing but rounding.
+#[test]
+fn ranks_that_normalize_together_are_one_device_with_the_larger_batch() {
+    let sgd = || SgdConfig::new().init();
+    let mut job = Job::new(48, 12, 12);
+    job.sync_batch_norm = true;
+    let one = train_with(&job, sgd(), None);
+    for ranks in [2, 3, 4] {
+        job.batch = 12 / ranks;
+        let strategy = || Distributed::new(ranks).prepare(|net: Net, group| net.over(group));
+        let together = run_threads(1, |_| train_with(&job, sgd(), Some(strategy().into())));
+        let apart = || Distributed::new(ranks).into();
+        let apart = run_threads(1, |_| train_with(&job, sgd(), Some(apart())));
+        assert_eq!((&together[0].error, &apart[0].error), (&None, &None));
+        let off = |many: &Outcome| {
+            let pairs = one.values().into_iter().zip(many.values());
+            pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        let (together, apart) = (off(&together[0]), off(&apart[0]));
+        assert!(together < 1e-5, "{ranks} ranks: {together}");
+        assert!(apart > 1e-4, "{ranks} ranks each on their own: {apart}");
     }
 }
 

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 pub mod backend;
+pub mod batch_norm;
 pub mod collectives;
 pub mod communicator;
 pub mod data;

@@ -11,6 +11,7 @@
 //! # Ok::<(), DistError>(())
 //! ```
 
+pub use crate::batch_norm::SyncBatchNorm;
 pub use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
 pub use crate::communicator::ReduceOp;
 pub use crate::data::{DistributedSampler, Remainder, SamplerOptions, SkippingLoader};

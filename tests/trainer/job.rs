@@ -3,14 +3,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
-use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::tensor::{Device, Int, Tensor, TensorData, TensorReadError};
+use burn::tensor::{Device, Tensor, TensorReadError};
 use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{
@@ -21,70 +19,16 @@ use burn::train::{
     ClassificationOutput, InferenceStep, Interrupter, Learner, LearningResult, SupervisedTraining,
     TrainOutput, TrainStep, TrainingStrategy,
 };
+use burn_dist::ProcessGroup;
+use burn_dist::batch_norm::SyncBatchNorm;
 
-/// Features of an item, and classes.
-const FEATURES: usize = 5;
-const CLASSES: usize = 3;
-
-#[derive(Debug, Clone)]
-pub struct Items {
-    pub count: usize,
-    /// Reading this one fails.
-    pub unreadable: Option<usize>,
-}
-
-#[derive(Debug, Clone)]
-pub struct Item {
-    number: usize,
-    features: [f32; FEATURES],
-    class: i32,
-}
-
-impl Dataset<Item> for Items {
-    fn get(&self, index: usize) -> Result<Item, DatasetError> {
-        if Some(index) == self.unreadable {
-            let problem = std::io::Error::other(format!("item {index} is unreadable"));
-            return Err(DatasetError::new(problem));
-        }
-        let wave = |k: usize| ((index * 7 + k * 3) as f32 * 0.37).sin();
-        Ok(Item {
-            number: index,
-            features: std::array::from_fn(wave),
-            class: (index * 5 % 7 % CLASSES) as i32,
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.count
-    }
-}
-
-#[derive(Debug, Clone)]
-pub struct Items2Batch;
-
-#[derive(Debug, Clone)]
-pub struct Batch {
-    numbers: Vec<usize>,
-    inputs: Tensor<2>,
-    targets: Tensor<1, Int>,
-}
-
-impl Batcher<Item, Batch> for Items2Batch {
-    fn batch(&self, items: Vec<Item>, device: &Device) -> Batch {
-        let features: Vec<f32> = items.iter().flat_map(|item| item.features).collect();
-        let classes: Vec<i32> = items.iter().map(|item| item.class).collect();
-        Batch {
-            numbers: items.iter().map(|item| item.number).collect(),
-            inputs: Tensor::from_data(TensorData::new(features, [items.len(), FEATURES]), device),
-            targets: Tensor::from_data(TensorData::new(classes, [items.len()]), device),
-        }
-    }
-}
+use crate::items::{Batch, CLASSES, FEATURES, Items, Items2Batch};
 
 #[derive(Module, Debug)]
 pub struct Net {
     first: Linear,
     norm: Option<BatchNorm>,
+    sync_norm: Option<SyncBatchNorm>,
     second: Linear,
     /// A forward pass of training over this item panics.
     #[module(skip)]
@@ -98,15 +42,31 @@ impl Net {
             norm: job
                 .batch_norm
                 .then(|| BatchNormConfig::new(16).init(device)),
+            sync_norm: job
+                .sync_batch_norm
+                .then(|| BatchNormConfig::new(16).init(device).into()),
             second: LinearConfig::new(16, CLASSES).init(device),
             panics_at: job.panics_at,
         }
+    }
+
+    /// Normalizes with the ranks of a group.
+    pub fn over(mut self, group: &ProcessGroup) -> Self {
+        self.sync_norm = self.sync_norm.map(|norm| norm.over(group));
+        self
     }
 
     fn classify(&self, batch: Batch) -> ClassificationOutput {
         let hidden = self.first.forward(batch.inputs);
         let hidden = match &self.norm {
             Some(norm) => norm.forward(hidden.unsqueeze_dim::<3>(2)).squeeze_dim(2),
+            None => hidden,
+        };
+        let hidden = match &self.sync_norm {
+            Some(norm) => {
+                let maps = norm.forward(hidden.unsqueeze_dim::<3>(2));
+                maps.expect("ranks normalize together").squeeze_dim(2)
+            }
             None => hidden,
         };
         let output = self.second.forward(hidden.tanh());
@@ -225,6 +185,7 @@ pub struct Job {
     pub epochs: usize,
     pub accumulation: Option<usize>,
     pub batch_norm: bool,
+    pub sync_batch_norm: bool,
     pub workers: usize,
     pub panics_at: Option<usize>,
     pub stop_after: Option<usize>,
@@ -246,6 +207,7 @@ impl Job {
             epochs: 2,
             accumulation: None,
             batch_norm: false,
+            sync_batch_norm: false,
             workers: 0,
             panics_at: None,
             stop_after: None,

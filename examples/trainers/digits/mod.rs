@@ -4,6 +4,7 @@ mod arguments;
 mod batcher;
 mod data;
 mod digit_batch;
+mod map_norm;
 mod model;
 mod norm;
 

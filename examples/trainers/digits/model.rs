@@ -4,10 +4,12 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d, Relu};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d, Relu};
 use burn::tensor::{Device, Tensor};
 use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
+use burn_dist::ProcessGroup;
 
+use super::map_norm::MapNorm;
 use super::{DigitBatch, Norm};
 
 const CHANNELS: [usize; 2] = [16, 32];
@@ -18,9 +20,9 @@ const DIGITS: usize = 10;
 #[derive(Module, Debug)]
 pub struct DigitNet {
     conv1: Conv2d,
-    norm1: Option<BatchNorm>,
+    norm1: Option<MapNorm>,
     conv2: Conv2d,
-    norm2: Option<BatchNorm>,
+    norm2: Option<MapNorm>,
     pool: MaxPool2d,
     hidden: Linear,
     output: Linear,
@@ -36,10 +38,7 @@ impl DigitNet {
                 .with_padding(PaddingConfig2d::Same)
                 .init(device)
         };
-        let norm = |channels| match norm {
-            Norm::Batch => Some(BatchNormConfig::new(channels).init(device)),
-            Norm::None => None,
-        };
+        let norm = |channels| MapNorm::new(norm, channels, device);
         Self {
             conv1: conv([1, first]),
             norm1: norm(first),
@@ -50,6 +49,13 @@ impl DigitNet {
             output: LinearConfig::new(HIDDEN, DIGITS).init(device),
             activation: Relu::new(),
         }
+    }
+
+    /// Normalizes together with the ranks of a group, if its norms are of that kind.
+    pub fn over(mut self, group: &ProcessGroup) -> Self {
+        self.norm1 = self.norm1.map(|norm| norm.over(group));
+        self.norm2 = self.norm2.map(|norm| norm.over(group));
+        self
     }
 
     /// Scores of the ten digits, `[B, 10]`, for images `[B, 1, 8, 8]`.
@@ -72,7 +78,7 @@ impl DigitNet {
     }
 }
 
-fn normalize(norm: &Option<BatchNorm>, maps: Tensor<4>) -> Tensor<4> {
+fn normalize(norm: &Option<MapNorm>, maps: Tensor<4>) -> Tensor<4> {
     match norm {
         Some(norm) => norm.forward(maps),
         None => maps,

@@ -7,6 +7,8 @@ use clap::ValueEnum;
 pub enum Norm {
     /// Burn's `BatchNorm`
     Batch,
+    /// The same over the batches of all ranks
+    Sync,
     /// Nothing
     None,
 }
