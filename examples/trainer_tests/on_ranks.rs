@@ -101,6 +101,52 @@ fn one_and_four_ranks_are_equally_good() {
     assert!((digits.learned)(many.1), "{}", many.0);
 }
 
+/// The losses of each step of the first epoch; those of the ranks' batches as one.
+fn steps(artifacts: &Path, ranks: usize) -> Vec<f64> {
+    let (_, lines) = &logs(artifacts, 1)[0];
+    let losses: Vec<f64> = lines
+        .iter()
+        .filter(|line| !line.ends_with("final"))
+        .map(|line| {
+            let (loss, _) = line.split_once(',').expect("loss and count");
+            loss.parse().expect("a number")
+        })
+        .collect();
+    let steps = losses.chunks_exact(ranks);
+    steps
+        .map(|step| step.iter().sum::<f64>() / ranks as f64)
+        .collect()
+}
+
+/// The first steps: later ones show how Adam turns the rounding of gradients that are zero, as those of a bias
+/// before a normalization, into steps of full length.
+#[test]
+fn norms_over_ranks_are_those_of_one_device_with_the_whole_batch() {
+    const STEPS: usize = 12;
+    let one = tempfile::tempdir().expect("a temporary folder");
+    let short = &["--epochs", "1"];
+    let digits = Trainer {
+        arguments: short,
+        learned: |_| true,
+        ..DIGITS
+    };
+    digits.train(&["--batch", "32"], one.path());
+    let one = steps(one.path(), 1);
+    let digits = on_ranks(digits, env!("CARGO_BIN_EXE_digits_on_ranks"));
+    let off = |norm: &str| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let more = ["--norm", norm, "--ranks", "4", "--batch", "8"];
+        digits.train(&more, folder.path());
+        let many = steps(folder.path(), 4);
+        assert_eq!(one.len(), many.len());
+        let pairs = one.iter().zip(&many).take(STEPS);
+        pairs.map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
+    };
+    let (together, apart) = (off("sync"), off("batch"));
+    assert!(together < 1e-5, "{together}");
+    assert!(apart > 1e-3, "{apart}");
+}
+
 /// As torchrun starts them: each process runs the whole program, the first writes. Each measures its own model, of
 /// which the BatchNorm's statistics are a part.
 #[test]
