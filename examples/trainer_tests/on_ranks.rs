@@ -3,7 +3,10 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use crate::run::run;
 use crate::trainer::{Trainer, logs};
 use crate::{DIGITS, DIGITS_WITHOUT_NORM, SERIES, TEXT};
 
@@ -147,18 +150,30 @@ fn norms_over_ranks_are_those_of_one_device_with_the_whole_batch() {
     assert!(apart > 1e-3, "{apart}");
 }
 
+/// What torchrun tells a rank of two.
+fn variables<'a>(rank: &'a str, port: &'a str) -> [(&'static str, &'a str); 7] {
+    [
+        ("RANK", rank),
+        ("LOCAL_RANK", rank),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port),
+        ("RAYON_NUM_THREADS", "1"),
+    ]
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    address.port().to_string()
+}
+
 /// As torchrun starts them: each process runs the whole program, the first writes. Each measures its own model, of
 /// which the BatchNorm's statistics are a part.
 #[test]
 fn processes_of_a_launcher_train_together() {
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener
-            .local_addr()
-            .expect("an address")
-            .port()
-            .to_string()
-    };
+    let port = free_port();
     let digits = on_ranks(DIGITS, env!("CARGO_BIN_EXE_digits_on_ranks"));
     let digits = &digits;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
@@ -166,15 +181,7 @@ fn processes_of_a_launcher_train_together() {
         let ranks = folders.iter().enumerate().map(|(rank, folder)| {
             let (port, rank) = (port.as_str(), rank.to_string());
             scope.spawn(move || {
-                let variables = [
-                    ("RANK", rank.as_str()),
-                    ("LOCAL_RANK", rank.as_str()),
-                    ("WORLD_SIZE", "2"),
-                    ("LOCAL_WORLD_SIZE", "2"),
-                    ("MASTER_ADDR", "127.0.0.1"),
-                    ("MASTER_PORT", port),
-                    ("RAYON_NUM_THREADS", "1"),
-                ];
+                let variables = variables(&rank, port);
                 let folder = folder.path().to_str().expect("plain letters");
                 digits.result_of(&["--batch", "16", "--artifacts", folder], &variables)
             })
@@ -192,4 +199,39 @@ fn processes_of_a_launcher_train_together() {
     let checkpoints = fs::read_dir(folders[1].path().join("checkpoint"));
     let kept = checkpoints.map_or(0, |files| files.count());
     assert_eq!(kept, 0, "checkpoints of rank 1");
+}
+
+/// Without a launcher that would notice: the rank that is left says who is gone, and ends.
+#[test]
+fn a_killed_rank_ends_the_other_with_the_cause() {
+    let port = free_port();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let artifacts = folder.path().join("first");
+    let program = env!("CARGO_BIN_EXE_digits_on_ranks");
+    let long = ["--epochs", "100000", "--batch", "16", "--artifacts"];
+    let mut killed = Command::new(program)
+        .args(long)
+        .arg(folder.path().join("second"))
+        .envs(variables("1", &port))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let (code, _, error) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let artifacts = artifacts.to_str().expect("plain letters");
+            let arguments = [&long[..], &[artifacts]].concat();
+            run(program, &arguments, &variables("0", &port), folder.path())
+        });
+        let trains = artifacts.join("train/epoch-1/Loss.log");
+        while !trains.exists() && !first.is_finished() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        killed.kill().expect("it runs");
+        killed.wait().expect("our child");
+        first.join().expect("it ends in time")
+    });
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("training ended: "), "{error}");
+    assert!(error.contains("lost rank(s) [1]"), "{error}");
 }

@@ -1,8 +1,8 @@
 //! However one rank's training ends, all end, with the cause.
 
-use burn_dist::train::{BatchSplit, Distributed};
+use burn_dist::train::{BatchSplit, Distributed, LastRound};
 
-use super::job::{Job, train};
+use super::job::{Job, Net, train};
 use super::on_ranks;
 
 #[test]
@@ -71,4 +71,19 @@ fn wrong_settings_are_errors() {
     assert!(error.expect("no ranks").contains("0 ranks"));
     let error = on_ranks(&job, || Distributed::new(2).clip_grad_norm(-1.0)).error;
     assert!(error.expect("a norm").contains("-1"));
+}
+
+/// A rank without a batch runs no forward pass, which layers that ask other ranks wait for.
+#[test]
+fn an_uneven_round_with_norms_over_ranks_ends_with_the_cause_or_is_filled_up() {
+    let mut job = Job::new(22, 12, 4);
+    job.sync_batch_norm = true;
+    let strategy = || Distributed::new(4).prepare(|net: Net, group| net.over(group));
+    let outcome = on_ranks(&job, strategy);
+    let error = outcome.error.expect("two ranks have no batch");
+    assert!(error.contains("all_gather"), "{error}");
+    for last_round in [LastRound::Repeat, LastRound::Drop] {
+        let outcome = on_ranks(&job, || strategy().last_round(last_round));
+        assert_eq!(outcome.error, None);
+    }
 }
