@@ -16,9 +16,10 @@ use crate::group::ProcessGroup;
 /// `BatchNorm` does, bit for bit. Ranks may have unequally many items.
 ///
 /// Forward, in training: an all_gather of `2C+1` numbers (mean, sum of squared deviations, count), `C` being the
-/// features, merged pairwise-exactly (Chan, Golub, LeVeque 1979, equation 2.1). Backward: a reduce_scatter
-/// of as many. All ranks of the group run equally many forward passes in training; in Burn's trainer, choose
-/// `LastRound::Drop` or `LastRound::Repeat`, since by default a rank without input runs none.
+/// features, merged without differences of large sums (Chan, Golub, LeVeque 1979, the updating formula for
+/// sums of squares). Backward: a reduce_scatter of as many. All ranks of the group run equally many forward
+/// passes in training; in Burn's trainer, choose `LastRound::Drop` or `LastRound::Repeat`, since by default a rank
+/// without input runs none.
 ///
 /// Gradients are those of the sum of all ranks' losses, which `DataParallel` then makes a mean of.
 ///
