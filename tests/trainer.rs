@@ -170,7 +170,7 @@ fn one_rank_with_batch_norm_is_burn_s_trainer() {
 fn ranks_that_normalize_together_are_one_device_with_the_larger_batch() {
     let sgd = || SgdConfig::new().init();
     let mut job = Job::new(48, 12, 12);
-    job.sync_batch_norm = true;
+    job.batch_norm = true;
     let one = train_with(&job, sgd(), None);
     for ranks in [2, 3, 4] {
         job.batch = 12 / ranks;

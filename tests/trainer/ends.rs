@@ -77,7 +77,7 @@ fn wrong_settings_are_errors() {
 #[test]
 fn an_uneven_round_with_norms_over_ranks_ends_with_the_cause_or_is_filled_up() {
     let mut job = Job::new(22, 12, 4);
-    job.sync_batch_norm = true;
+    job.batch_norm = true;
     let strategy = || Distributed::new(4).prepare(|net: Net, group| net.over(group));
     let outcome = on_ranks(&job, strategy);
     let error = outcome.error.expect("two ranks have no batch");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor, TensorReadError};
 use burn::train::logger::MetricLogger;
@@ -27,8 +27,7 @@ use crate::items::{Batch, CLASSES, FEATURES, Items, Items2Batch};
 #[derive(Module, Debug)]
 pub struct Net {
     first: Linear,
-    norm: Option<BatchNorm>,
-    sync_norm: Option<SyncBatchNorm>,
+    norm: Option<SyncBatchNorm>,
     second: Linear,
     /// A forward pass of training over this item panics.
     #[module(skip)]
@@ -41,9 +40,6 @@ impl Net {
             first: LinearConfig::new(FEATURES, 16).init(device),
             norm: job
                 .batch_norm
-                .then(|| BatchNormConfig::new(16).init(device)),
-            sync_norm: job
-                .sync_batch_norm
                 .then(|| BatchNormConfig::new(16).init(device).into()),
             second: LinearConfig::new(16, CLASSES).init(device),
             panics_at: job.panics_at,
@@ -52,17 +48,13 @@ impl Net {
 
     /// Normalizes with the ranks of a group.
     pub fn over(mut self, group: &ProcessGroup) -> Self {
-        self.sync_norm = self.sync_norm.map(|norm| norm.over(group));
+        self.norm = self.norm.map(|norm| norm.over(group));
         self
     }
 
     fn classify(&self, batch: Batch) -> ClassificationOutput {
         let hidden = self.first.forward(batch.inputs);
         let hidden = match &self.norm {
-            Some(norm) => norm.forward(hidden.unsqueeze_dim::<3>(2)).squeeze_dim(2),
-            None => hidden,
-        };
-        let hidden = match &self.sync_norm {
             Some(norm) => {
                 let maps = norm.forward(hidden.unsqueeze_dim::<3>(2));
                 maps.expect("ranks normalize together").squeeze_dim(2)
@@ -185,7 +177,6 @@ pub struct Job {
     pub epochs: usize,
     pub accumulation: Option<usize>,
     pub batch_norm: bool,
-    pub sync_batch_norm: bool,
     pub workers: usize,
     pub panics_at: Option<usize>,
     pub stop_after: Option<usize>,
@@ -207,7 +198,6 @@ impl Job {
             epochs: 2,
             accumulation: None,
             batch_norm: false,
-            sync_batch_norm: false,
             workers: 0,
             panics_at: None,
             stop_after: None,

@@ -1,7 +1,7 @@
 //! Batch normalization over the batches of several ranks.
 //!
-//! Data parallelism makes a rank's batch smaller than that of one device, and Burn's `BatchNorm` with it:
-//! the only layer whose numbers depend on how a batch is split.
+//! A rank's batch is smaller than that of one device, and so are the statistics that Burn's `BatchNorm` takes
+//! of it.
 
 mod sync_batch_norm;
 

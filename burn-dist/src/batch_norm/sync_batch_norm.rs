@@ -13,7 +13,7 @@ use crate::group::ProcessGroup;
 ///
 /// Parameters, running statistics, their names and thus records are those of `BatchNorm`, which it is made from
 /// and goes back to. Without a group, in a group of one, in evaluation and when frozen it computes what
-/// `BatchNorm` does, bit for bit. Ranks may have unequally many items.
+/// `BatchNorm` does, bit for bit. Ranks may have unequally many items, or none.
 ///
 /// Forward, in training: an all_gather of `2C+1` numbers (mean, sum of squared deviations, count), `C` being the
 /// features, merged without differences of large sums (Chan, Golub, LeVeque 1979, the updating formula for
@@ -129,10 +129,13 @@ impl SyncBatchNorm {
         };
         let input = input.cast(wide);
         let rows: Tensor<2> = input.clone().swap_dims(0, 1).reshape([features, count]);
-        let mean = rows.clone().mean_dim(1);
+        let device = input.device();
+        // A rank may have no item: it counts for nothing, and must not be 0/0. By a tensor, since Burn's backward pass
+        // of `div_scalar` rounds the inverse to f32.
+        let divisor = Tensor::full([1, 1], count.max(1) as f64, (&device, wide));
+        let mean = rows.clone().sum_dim(1) / divisor;
         let deviations = rows - mean.clone();
         let squares = (deviations.clone() * deviations).sum_dim(1);
-        let device = input.device();
         let own = Tensor::cat(
             vec![
                 mean.reshape([features]),
