@@ -9,6 +9,9 @@ mod job;
 #[path = "trainer/ends.rs"]
 mod ends;
 
+#[path = "trainer/zero.rs"]
+mod zero;
+
 use burn::optim::SgdConfig;
 use burn_dist::train::{BatchSplit, Distributed, GradientReduction, LastRound};
 use job::{Job, Net, Outcome, train, train_with};

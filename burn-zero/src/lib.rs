@@ -16,6 +16,8 @@
 //! | `element_wise.rs`, `shardable_optimizer.rs` | which optimizers may be cut anywhere |
 //! | `sharded_optimizer/` | stages 1 and 2 |
 //! | `fully_shard/` | stage 3 |
+//! | `optimizer_state/`, `whole_values.rs` | state and parameters as one device would have them |
+//! | `train/` | for Burn's trainer (feature `train`) |
 //! | `norm_sum.rs`, `clip_grad_norm.rs` | one norm over all gradients, the same in every layout |
 //! | `model_parallel.rs` | whose parts of the model count for a norm |
 //! | `loss_scale.rs` | for models in f16 |
@@ -27,10 +29,14 @@ mod fully_shard;
 mod loss_scale;
 mod model_parallel;
 mod norm_sum;
+mod optimizer_state;
 mod shard_layout;
 mod shardable_optimizer;
 mod sharded_optimizer;
 mod state_bytes;
+#[cfg(feature = "train")]
+mod train;
+mod whole_values;
 
 pub use clip_grad_norm::{clip_grad_norm, clip_grad_norm_over};
 pub use element_wise::ElementWise;
@@ -42,3 +48,5 @@ pub use shard_layout::{ShardLayout, ShardPiece};
 pub use shardable_optimizer::ShardableOptimizer;
 pub use sharded_optimizer::{ShardedOptimizer, ShardedOptimizerConfig};
 pub use state_bytes::{StateBytes, ZeroStage};
+#[cfg(feature = "train")]
+pub use train::Zero;

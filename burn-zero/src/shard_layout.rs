@@ -77,6 +77,23 @@ impl ShardLayout {
         })
     }
 
+    /// For each parameter of a unit, the elements that each rank holds, by rank; empty where it has none.
+    pub fn elements(&self, unit: usize) -> Vec<(usize, Vec<Range<usize>>)> {
+        let ranks = 0..self.ranks;
+        let held: Vec<Vec<ShardPiece>> = ranks.map(|rank| self.pieces(unit, rank)).collect();
+        let of = |parameter: usize, pieces: &Vec<ShardPiece>| {
+            let mut pieces = pieces.iter();
+            let own = pieces.find(|piece| piece.parameter == parameter);
+            own.map_or(0..0, |piece| piece.elements.clone())
+        };
+        self.places(unit)
+            .map(|(parameter, _)| {
+                let elements = held.iter().map(|pieces| of(parameter, pieces));
+                (parameter, elements.collect())
+            })
+            .collect()
+    }
+
     /// The stretches that a rank holds of a unit, in their order; none of them is empty.
     pub fn pieces(&self, unit: usize, rank: usize) -> Vec<ShardPiece> {
         let part = self.part_len(unit);

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::tensor::{Device, Tensor, TensorReadError};
+use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{
@@ -32,6 +32,9 @@ pub struct Net {
     /// A forward pass of training over this item panics.
     #[module(skip)]
     panics_at: Option<usize>,
+    /// Of inputs: as the strategy makes parameters.
+    #[module(skip)]
+    dtype: DType,
 }
 
 impl Net {
@@ -43,6 +46,7 @@ impl Net {
                 .then(|| BatchNormConfig::new(16).init(device).into()),
             second: LinearConfig::new(16, CLASSES).init(device),
             panics_at: job.panics_at,
+            dtype: job.dtype,
         }
     }
 
@@ -53,7 +57,7 @@ impl Net {
     }
 
     fn classify(&self, batch: Batch) -> ClassificationOutput {
-        let hidden = self.first.forward(batch.inputs);
+        let hidden = self.first.forward(batch.inputs.cast(self.dtype));
         let hidden = match &self.norm {
             Some(norm) => {
                 let maps = norm.forward(hidden.unsqueeze_dim::<3>(2));
@@ -61,7 +65,7 @@ impl Net {
             }
             None => hidden,
         };
-        let output = self.second.forward(hidden.tanh());
+        let output = self.second.forward(hidden.tanh()).cast(DType::F32);
         let loss = CrossEntropyLossConfig::new().init(&output.device());
         let loss = loss.forward(output.clone(), batch.targets.clone());
         ClassificationOutput::new(loss, output, batch.targets)
@@ -183,6 +187,7 @@ pub struct Job {
     pub artifacts: Option<std::path::PathBuf>,
     pub resume: Option<usize>,
     pub decay: bool,
+    pub dtype: DType,
 }
 
 impl Job {
@@ -204,6 +209,7 @@ impl Job {
             artifacts: None,
             resume: None,
             decay: false,
+            dtype: DType::F32,
         }
     }
 }

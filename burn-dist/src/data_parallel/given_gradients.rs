@@ -33,7 +33,7 @@ impl DataParallel {
             ));
         }
         self.reducer.expect_micro_steps(micro_steps - 1);
-        self.take_given(gradients, model);
+        self.collect(gradients, model);
         Ok(())
     }
 
@@ -46,7 +46,7 @@ impl DataParallel {
     ) -> T {
         self.without_launching(|| {
             let (gradients, made) = pass();
-            self.take_given(gradients, model);
+            self.collect(gradients, model);
             made
         })
     }
@@ -61,12 +61,14 @@ impl DataParallel {
         gradients: GradientsParams,
         model: &M,
     ) -> Result<GradientsParams> {
-        self.take_given(gradients, model);
+        self.collect(gradients, model);
         self.sync_without_input(model)
     }
 
-    /// Hands over gradients that no hook has taken.
-    fn take_given<M: Module>(&self, gradients: GradientsParams, model: &M) {
+    /// Takes in gradients of a backward pass that were collected for the wrapped model already, and that no
+    /// hook has taken: what follows is [`sync_without_input`](Self::sync_without_input), or
+    /// [`sync_shards`](Self::sync_shards) without gradients. Local, but full buckets start to travel.
+    pub fn collect<M: Module>(&self, gradients: GradientsParams, model: &M) {
         model.visit(&mut Deliver {
             parallel: self,
             reducer: &self.reducer,

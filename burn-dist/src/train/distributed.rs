@@ -7,7 +7,7 @@ use burn::train::{
     InferenceStep, LearnerModel, SupervisedLearningStrategy, TrainStep, TrainingStrategy,
 };
 
-use super::{BatchSplit, GradientReduction, LastRound, RankOutput};
+use super::{BatchSplit, GradientReduction, LastRound, Parallelism, RankOutput, StepSettings};
 use crate::data_parallel::{BucketSizes, clip_factor};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
@@ -44,7 +44,7 @@ pub(super) type Prepare<M> = Arc<dyn Fn(M, &ProcessGroup) -> M + Send + Sync>;
 /// number counts; the program runs on every rank, so guard what comes after `launch` with
 /// [`is_first_rank`](Self::is_first_rank).
 ///
-/// *What is replicated:* the model and the optimizer. *What is split:* the batches, for training and
+/// *What is replicated:* the model and the optimizer, unless a [`parallelism`](Self::parallelism) splits them. *What is split:* the batches, for training and
 /// validation. *What moves* per optimizer step and rank: `2S(n-1)/n` bytes of gradients, `S` being those of all
 /// parameters, once however many micro-steps there are; per batch its output, to the first rank, which
 /// computes metrics, shows the dashboard and writes files.
@@ -59,10 +59,9 @@ pub struct Distributed<M> {
     pub(super) split: Option<BatchSplit>,
     pub(super) last_round: LastRound,
     pub(super) seed: Option<u64>,
-    pub(super) max_grad_norm: Option<f64>,
+    pub(super) settings: StepSettings,
     pub(super) prepare: Option<Prepare<M>>,
-    pub(super) reduction: GradientReduction,
-    pub(super) bucket_sizes: BucketSizes,
+    pub(super) parallelism: Option<Arc<dyn Parallelism<M>>>,
 }
 
 impl<M> std::fmt::Debug for Distributed<M> {
@@ -86,10 +85,9 @@ impl<M> Distributed<M> {
             split: None,
             last_round: LastRound::default(),
             seed: None,
-            max_grad_norm: None,
+            settings: StepSettings::default(),
             prepare: None,
-            reduction: GradientReduction::default(),
-            bucket_sizes: BucketSizes::default(),
+            parallelism: None,
         }
     }
 
@@ -142,7 +140,7 @@ impl<M> Distributed<M> {
 
     /// Scales gradients down to a norm of at most `max_norm` over all parameters of the model together.
     pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
-        self.max_grad_norm = Some(max_norm);
+        self.settings.max_grad_norm = Some(max_norm);
         self
     }
 
@@ -156,20 +154,30 @@ impl<M> Distributed<M> {
         self
     }
 
+    /// Shares more than the batches among the ranks: `burn_zero::Zero` splits the optimizer's state, gradients
+    /// and parameters.
+    pub fn parallelism(mut self, parallelism: impl Parallelism<M> + 'static) -> Self
+    where
+        M: LearnerModel,
+    {
+        self.parallelism = Some(Arc::new(parallelism));
+        self
+    }
+
     /// Mean or sum over ranks.
     pub fn gradient_reduction(mut self, reduction: GradientReduction) -> Self {
-        self.reduction = reduction;
+        self.settings.reduction = reduction;
         self
     }
 
     /// Sizes of gradient buckets.
     pub fn bucket_sizes(mut self, sizes: BucketSizes) -> Self {
-        self.bucket_sizes = sizes;
+        self.settings.bucket_sizes = Some(sizes);
         self
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        if let Some(max_norm) = self.max_grad_norm {
+        if let Some(max_norm) = self.settings.max_grad_norm {
             clip_factor(0.0, max_norm)?;
         }
         match self.ranks {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::DataLoader;
-use burn::tensor::Device;
+use burn::tensor::{Bytes, Device};
 use burn::train::{
     EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel, LearningResult,
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep, TrainingComponents,
@@ -12,9 +12,10 @@ use burn::train::{
 
 use super::batch_source::{BatchSource, DeviceLoader, for_process, for_threads};
 use super::first_rank::FirstRank;
+use super::optimizer_state::optimizer_state;
 use super::rank_training::{RankTraining, Schedule, failed};
-use super::replica::Replica;
-use super::{BatchSplit, Distributed, RankOutput};
+use super::replica::Replicas;
+use super::{BatchSplit, Distributed, RankOutput, RankStart};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
 use crate::world::{World, launch_threads, panic_text};
@@ -81,7 +82,6 @@ where
             epochs: starting_epoch..=components.num_epochs,
             accumulation: components.grad_accumulation.unwrap_or(1),
             last_round: self.last_round,
-            max_grad_norm: self.max_grad_norm,
             train_items: dataloader_train.num_items(),
             valid_items: dataloader_valid.num_items(),
         };
@@ -96,15 +96,21 @@ where
         learner.fork(&device);
         let train = DeviceLoader::new(dataloader_train, &device);
         let valid = DeviceLoader::new(dataloader_valid, &device.clone().inner());
-        let job = Job {
-            strategy: self,
-            schedule,
-            interrupter: &interrupter,
-            device: &device,
-        };
-        let trained = self.check().and_then(|()| match World::is_launched() {
-            true => job.as_process(&mut learner, &mut first, &train, &valid),
-            false => job.as_threads(&mut learner, &mut first, &train, &valid),
+        let trained = self.check().and_then(|()| {
+            let job = Job {
+                strategy: self,
+                schedule,
+                interrupter: &interrupter,
+                device: &device,
+                optimizer_state: match &self.parallelism {
+                    Some(_) => optimizer_state(&learner, &first.event_store)?,
+                    None => None,
+                },
+            };
+            match World::is_launched() {
+                true => job.as_process(&mut learner, &mut first, &train, &valid),
+                false => job.as_threads(&mut learner, &mut first, &train, &valid),
+            }
         });
         if let Err(error) = trained {
             eprintln!("training ended: {error}");
@@ -164,6 +170,8 @@ struct Job<'a, M> {
     schedule: Schedule,
     interrupter: &'a Interrupter,
     device: &'a Device,
+    /// Where somebody asks for it.
+    optimizer_state: Option<Bytes>,
 }
 
 impl<M: LearnerModel> Job<'_, M>
@@ -251,8 +259,14 @@ where
             Some(prepare) => prepare(model, group),
             None => model,
         };
-        let (reduction, sizes) = (self.strategy.reduction, self.strategy.bucket_sizes);
-        let replica = Replica::start(seat.learner, model, group, reduction, sizes)?;
+        let parallelism = self.strategy.parallelism.as_deref();
+        let replica = parallelism.unwrap_or(&Replicas).start(RankStart {
+            learner: &mut *seat.learner,
+            model,
+            group,
+            settings: self.strategy.settings,
+            optimizer_state: self.optimizer_state.clone(),
+        })?;
         RankTraining {
             group: group.clone(),
             schedule: self.schedule.clone(),

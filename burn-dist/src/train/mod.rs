@@ -11,7 +11,9 @@
 //! | `round.rs` | what ranks tell each other before each batch |
 //! | `batch_source.rs` | which rank gets which batch |
 //! | `rank_output.rs` | outputs that travel to the metrics |
-//! | `replica.rs` | how a rank's gradients become an update of its model |
+//! | `parallelism.rs`, `rank_learner.rs` | what ranks share of a model, and how a rank's gradients become a step |
+//! | `replica.rs` | the default: all of it on every rank |
+//! | `optimizer_state.rs` | what a learner's optimizer has of earlier steps |
 
 mod batch_source;
 mod batch_split;
@@ -20,6 +22,9 @@ mod first_rank;
 mod gradient_reduction;
 mod last_round;
 mod learning_strategy;
+mod optimizer_state;
+mod parallelism;
+mod rank_learner;
 mod rank_output;
 mod rank_training;
 mod replica;
@@ -29,4 +34,6 @@ pub use batch_split::BatchSplit;
 pub use distributed::Distributed;
 pub use gradient_reduction::GradientReduction;
 pub use last_round::LastRound;
+pub use parallelism::{Parallelism, RankStart, StepSettings};
+pub use rank_learner::{Pass, RankLearner};
 pub use rank_output::RankOutput;

@@ -1,6 +1,5 @@
 //! [`RankTraining`]: the loop of one rank.
 
-use burn::optim::GradientsParams;
 use burn::train::{
     InferenceStep, Interrupter, ItemLazy, Learner, LearnerModel, TrainStep, TrainingError,
 };
@@ -8,9 +7,8 @@ use burn::train::{
 use super::batch_source::{Batch, BatchSource, SourceFailure};
 use super::first_rank::{Counted, FirstRank, Part};
 use super::rank_output::encode;
-use super::replica::Replica;
 use super::round::{Round, Wish, Word, meet};
-use super::{LastRound, RankOutput};
+use super::{LastRound, Pass, RankLearner, RankOutput};
 use crate::communicator::ReduceOp;
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
@@ -22,7 +20,6 @@ pub(super) struct Schedule {
     /// Micro-steps of an optimizer step.
     pub(super) accumulation: usize,
     pub(super) last_round: LastRound,
-    pub(super) max_grad_norm: Option<f64>,
     /// Items of the datasets.
     pub(super) train_items: usize,
     pub(super) valid_items: usize,
@@ -33,7 +30,7 @@ pub(super) struct RankTraining<'a, M: LearnerModel> {
     pub(super) group: ProcessGroup,
     pub(super) schedule: Schedule,
     pub(super) learner: &'a mut Learner<M>,
-    pub(super) replica: Replica<M>,
+    pub(super) replica: Box<dyn RankLearner<M>>,
     pub(super) train: BatchSource<<M as TrainStep>::Input>,
     pub(super) valid: BatchSource<<M as InferenceStep>::Input>,
     pub(super) interrupter: Interrupter,
@@ -111,24 +108,26 @@ where
             if over {
                 break Ended::Regularly;
             }
-            let repeated = match (&batch, self.schedule.last_round) {
-                (None, LastRound::Repeat) => self.again(&self.train)?,
+            let counts = batch.is_some();
+            let repeats = self.schedule.last_round == LastRound::Repeat;
+            let again = match &batch {
+                None if repeats || self.replica.needs_equal_passes() => self.again(&self.train)?,
                 _ => None,
             };
-            let counts = batch.is_some();
-            let active = match self.schedule.last_round {
-                LastRound::Repeat => self.group.size(),
-                _ => round.active,
+            let active = match repeats {
+                true => self.group.size(),
+                false => round.active,
             };
             if pending.micro_steps == 0 {
                 pending.active = active;
             }
             pending.micro_steps += 1;
-            let batch = batch.or(repeated);
+            let batch = batch.or(again);
             // The epoch's last micro-step ends a step too, but that it was the last shows in the next round.
             let batch_items = batch.as_ref().map_or(0, |batch| batch.items);
             let last = pending.micro_steps == self.schedule.accumulation;
-            let output = self.micro_step(batch, last.then_some(pending.active))?;
+            let output =
+                self.micro_step(batch, counts || repeats, last.then_some(pending.active))?;
             if last {
                 pending = Pending::default();
             }
@@ -141,7 +140,11 @@ where
         if ended == Ended::Regularly {
             self.train.end_epoch();
             if pending.micro_steps > 0 {
-                self.step(None, pending.active)?;
+                let again = match self.replica.needs_equal_passes() {
+                    true => self.again(&self.train)?,
+                    false => None,
+                };
+                self.micro_step(again, false, Some(pending.active))?;
             }
         }
         if let Some(first) = &mut self.first {
@@ -154,29 +157,30 @@ where
     fn micro_step(
         &mut self,
         batch: Option<Batch<<M as TrainStep>::Input>>,
+        counts: bool,
         active: Option<usize>,
     ) -> Result<Option<Vec<u8>>> {
-        let input = batch.map(|batch| batch.input);
-        let step = |model: &M, input| {
+        let mut input = batch.map(|batch| batch.input);
+        let has_input = input.is_some();
+        let mut output = None;
+        let mut run = |model: &M| {
+            let input = input.take().expect("invariant: a pass runs once");
             let made = TrainStep::step(model, input);
-            (made.grads, made.item)
+            output = Some(made.item);
+            made.grads
         };
-        let output = match active {
-            None => input.map(|input| self.replica.accumulate(|model| step(model, input))),
+        let pass = has_input.then_some(Pass {
+            run: &mut run,
+            counts,
+        });
+        match active {
+            None => self.replica.accumulate(pass)?,
             Some(active) => {
-                let made = input.map(|input| step(self.replica.model(), input));
-                let (gradients, output) = made.unzip();
-                self.step(gradients, active)?;
-                output
+                self.learner.lr_step();
+                self.replica.step(self.learner, pass, active)?;
             }
-        };
+        }
         output.map(sent).transpose()
-    }
-
-    fn step(&mut self, gradients: Option<GradientsParams>, active: usize) -> Result<()> {
-        self.learner.lr_step();
-        let max_norm = self.schedule.max_grad_norm;
-        self.replica.step(self.learner, gradients, active, max_norm)
     }
 
     /// Equally many forward passes on every rank, since layers may call other ranks; those that only keep
@@ -247,11 +251,16 @@ where
             return Ok(true);
         }
         let first = self.first.as_ref();
-        if self.any(first.is_some_and(|first| first.writes_checkpoints()))? {
+        let writes = self.any(first.is_some_and(|first| first.writes_checkpoints()))?;
+        if writes {
             self.replica.write_back(self.learner)?;
+            self.replica.write_back_optimizer(self.learner)?;
         }
         let first = self.first.as_mut();
         let ends = first.is_some_and(|first| first.end_epoch(self.learner, epoch));
+        if writes {
+            self.replica.let_go(self.learner);
+        }
         self.any(ends)
     }
 

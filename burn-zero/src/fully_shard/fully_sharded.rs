@@ -10,6 +10,7 @@ use burn_dist::data_parallel::{clip_factor, scale_gradients};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
+use super::gradient_sums::GradientSums;
 use super::shard_context::ShardContext;
 use crate::clip_grad_norm::sum_of_squares;
 use crate::{LossScale, NormSum, ShardLayout};
@@ -17,7 +18,7 @@ use crate::{LossScale, NormSum, ShardLayout};
 /// Gradients, accumulation and errors of a model that [`FullyShard`](crate::FullyShard) wrapped.
 #[derive(Debug)]
 pub struct FullySharded {
-    context: Arc<ShardContext>,
+    pub(super) context: Arc<ShardContext>,
     /// The parameters' own identifiers, by those of their stand-ins.
     ids: HashMap<ParamId, ParamId>,
 }
@@ -68,16 +69,37 @@ impl FullySharded {
     /// Without it each backward pass reduces its gradients, and the caller adds up shards
     /// (`GradientsAccumulator`): more is sent, less is held.
     pub fn no_sync(&self, backward: impl FnOnce() -> Gradients) {
-        struct Restore<'a>(&'a ShardContext, bool);
+        drop(self.no_sync_collected(backward));
+    }
+
+    /// As [`no_sync`](Self::no_sync), for a pass whose gradients somebody else collects, as a `TrainStep` does;
+    /// returns what it made, which holds no gradient of a split parameter.
+    pub fn no_sync_collected<T>(&self, pass: impl FnOnce() -> T) -> T {
+        self.with_flag(|sums| &mut sums.syncing, pass)
+    }
+
+    /// Runs a forward and backward pass that only keeps other ranks company: this rank's gradients count as if
+    /// it had used no parameter.
+    pub fn without_counting<T>(&self, pass: impl FnOnce() -> T) -> T {
+        self.with_flag(|sums| &mut sums.counting, pass)
+    }
+
+    fn with_flag<T>(
+        &self,
+        flag: fn(&mut GradientSums) -> &mut bool,
+        pass: impl FnOnce() -> T,
+    ) -> T {
+        struct Restore<'a>(&'a ShardContext, fn(&mut GradientSums) -> &mut bool, bool);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
-                self.0.sums().syncing = self.1;
+                *(self.1)(&mut self.0.sums()) = self.2;
             }
         }
-        let before = std::mem::replace(&mut self.context.sums().syncing, false);
-        let restore = Restore(&self.context, before);
-        drop(backward());
+        let before = std::mem::replace(flag(&mut self.context.sums()), false);
+        let restore = Restore(&self.context, flag, before);
+        let made = pass();
         drop(restore);
+        made
     }
 
     /// This rank's part of the mean gradients, which a backward pass has left. A parameter that no rank

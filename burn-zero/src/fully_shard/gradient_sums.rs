@@ -49,6 +49,8 @@ pub(crate) struct GradientSums {
     running: Option<usize>,
     /// `false` inside `no_sync`.
     pub(crate) syncing: bool,
+    /// `false`: gradients come of a pass that only keeps other ranks company.
+    pub(crate) counting: bool,
     /// A gradient came since the last pass ended.
     dirty: bool,
     micro_steps: usize,
@@ -71,6 +73,7 @@ impl GradientSums {
             leaves: vec![None; parameters.len()],
             running: None,
             syncing: true,
+            counting: true,
             dirty: false,
             micro_steps: 0,
             failure: None,
@@ -110,6 +113,11 @@ impl GradientSums {
             ));
         }
         self.dirty = true;
+        if !self.counting {
+            // This rank takes part in the reduction all the same.
+            self.buffer(context, *unit);
+            return Ok(());
+        }
         let first = !std::mem::replace(&mut self.touched[parameter], true);
         let dtype = self.dtypes[*unit];
         let gradient = self.memory.take(gradient)?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `fully_shard.rs` | the settings, and wrapping |
 //! | `fully_sharded.rs` | what the training loop holds: gradients, accumulation, errors |
+//! | `whole_state.rs` | state and parameters as one device would have them |
 //! | `unit_policy.rs` | which parameters travel together; pure |
 //! | `mixed_precision_policy.rs` | the element types of compute, sums and master weights |
 //! | `attach.rs` | takes a model's parameters apart |
@@ -31,6 +32,7 @@ mod shard_groups;
 mod shard_plan;
 mod sharded_parameter;
 mod unit_policy;
+mod whole_state;
 
 pub use fully_shard::FullyShard;
 pub use fully_sharded::FullySharded;

@@ -22,6 +22,41 @@ impl ShardedOptimizer {
         micro_steps: usize,
     ) -> Result<M> {
         self.parallel.deliver(gradients, micro_steps, &model)?;
-        self.step_from(lr.into(), model, None)
+        self.step_from(lr.into(), model, None, None)
+    }
+
+    /// As [`accumulate`](Self::accumulate), with gradients that were collected for the wrapped model already,
+    /// as a `TrainStep` does; `None` for a rank without a batch. Collective.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Self::accumulate).
+    pub fn accumulate_collected<M: Module>(
+        &mut self,
+        gradients: Option<GradientsParams>,
+        model: &M,
+    ) -> Result<()> {
+        if let Some(gradients) = gradients {
+            self.parallel.collect(gradients, model);
+        }
+        self.accumulate_from(None)
+    }
+
+    /// As [`step`](Self::step), with gradients that were collected for the wrapped model already, as a
+    /// `TrainStep` does; `None` for a rank without a batch. The mean over ranks is multiplied by `factor`, before
+    /// it is clipped. Collective.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_collected<M: Module>(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        model: M,
+        gradients: Option<GradientsParams>,
+        factor: Option<f64>,
+    ) -> Result<M> {
+        if let Some(gradients) = gradients {
+            self.parallel.collect(gradients, &model);
+        }
+        self.step_from(lr.into(), model, None, factor)
     }
 }

@@ -8,6 +8,7 @@
 //! | `step_pieces.rs` | a step on equal parts of every unit |
 //! | `shard_module.rs` | a rank's pieces as the optimizer sees them |
 //! | `whole_parameters.rs` | a step on parameters that each belong to one rank |
+//! | `whole_state.rs` | state and parameters as one device would have them |
 //! | `model_values.rs` | from a model's parameters to pieces and back |
 
 mod given_gradients;
@@ -18,6 +19,7 @@ mod sharded_optimizer;
 mod sharded_optimizer_config;
 mod step_pieces;
 mod whole_parameters;
+mod whole_state;
 
 pub use sharded_optimizer::ShardedOptimizer;
 pub use sharded_optimizer_config::ShardedOptimizerConfig;

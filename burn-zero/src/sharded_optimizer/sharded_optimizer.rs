@@ -11,8 +11,7 @@ use burn_dist::{DistError, ProcessGroup, Result};
 use super::ShardedOptimizerConfig;
 use super::model_values::CastTrained;
 use super::step_pieces::{PieceGradient, Pieces};
-use super::whole_parameters::{drop_others, owners, share};
-use crate::clip_grad_norm::clip_grad_norm_over;
+use super::whole_parameters::owners;
 use crate::shardable_optimizer::BuiltOptimizer;
 use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 
@@ -41,28 +40,28 @@ use crate::{LossScale, ModelParallel, ShardLayout, ShardableOptimizer};
 /// ```
 pub struct ShardedOptimizer {
     pub(super) parallel: DataParallel,
-    optimizer: ModuleOptimizer,
+    pub(super) optimizer: ModuleOptimizer,
     /// Where the optimizer takes a factor for gradients into its own pass.
     scales: Option<Vec<GradientScale>>,
     layout: ShardLayout,
-    ownership: Ownership,
-    settings: Settings,
+    pub(super) ownership: Ownership,
+    pub(super) settings: Settings,
     /// Shards of micro-steps that were reduced on their own.
     accumulated: Option<Vec<BucketShard>>,
     micro_steps: usize,
-    last_norm: Option<f64>,
+    pub(super) last_norm: Option<f64>,
 }
 
 /// What a step needs of the configuration.
-struct Settings {
+pub(super) struct Settings {
     average_micro_steps: bool,
-    max_grad_norm: Option<f64>,
-    loss_scale: Option<LossScale>,
-    model_parallel: ModelParallel,
+    pub(super) max_grad_norm: Option<f64>,
+    pub(super) loss_scale: Option<LossScale>,
+    pub(super) model_parallel: ModelParallel,
 }
 
 /// What this rank steps.
-enum Ownership {
+pub(super) enum Ownership {
     /// Its equal part of every unit.
     Pieces(Box<Pieces>),
     /// Whole parameters; the index of each parameter's owner, by its number.
@@ -215,7 +214,8 @@ impl ShardedOptimizer {
         self.accumulate_from(Some(gradients))
     }
 
-    fn accumulate_from(&mut self, gradients: Option<Gradients>) -> Result<()> {
+    /// `None`: gradients were collected.
+    pub(super) fn accumulate_from(&mut self, gradients: Option<Gradients>) -> Result<()> {
         if matches!(self.ownership, Ownership::Whole(_)) {
             return Err(DistError::config(
                 format!(
@@ -275,19 +275,20 @@ impl ShardedOptimizer {
         model: M,
         gradients: Gradients,
     ) -> Result<M> {
-        self.step_from(lr.into(), model, Some(gradients))
+        self.step_from(lr.into(), model, Some(gradients), None)
     }
 
-    /// `None`: gradients were delivered.
+    /// `None`: gradients were delivered. `factor`: what they are multiplied by first.
     pub(super) fn step_from<M: Module>(
         &mut self,
         lr: ModuleLearningRate,
         model: M,
         gradients: Option<Gradients>,
+        factor: Option<f64>,
     ) -> Result<M> {
         match &self.ownership {
-            Ownership::Pieces(_) => self.step_pieces(lr, model, gradients),
-            Ownership::Whole(_) => self.step_whole(lr, model, gradients),
+            Ownership::Pieces(_) => self.step_pieces(lr, model, gradients, factor),
+            Ownership::Whole(_) => self.step_whole(lr, model, gradients, factor),
         }
     }
 
@@ -296,6 +297,7 @@ impl ShardedOptimizer {
         lr: ModuleLearningRate,
         model: M,
         gradients: Option<Gradients>,
+        factor: Option<f64>,
     ) -> Result<M> {
         let shards = match self.accumulated.is_some() {
             true => {
@@ -322,6 +324,9 @@ impl ShardedOptimizer {
                 .map(|(number, gradient)| (number, gradient.mul_scalar(factor)))
                 .collect()
         };
+        if let Some(factor) = factor {
+            gradients = multiply(gradients, factor);
+        }
         // What the optimizer multiplies by in its own pass: the last factor.
         let mut last = None;
         if let Some(loss_scale) = &mut self.settings.loss_scale {
@@ -350,38 +355,6 @@ impl ShardedOptimizer {
         let stepped = pieces.step(lr, model, gradients, optimizer, parallel, &self.layout);
         scales.for_each(|scale| scale.set(1.0));
         stepped
-    }
-
-    fn step_whole<M: Module>(
-        &mut self,
-        lr: ModuleLearningRate,
-        model: M,
-        gradients: Option<Gradients>,
-    ) -> Result<M> {
-        let mut gradients = match gradients {
-            Some(gradients) => self.parallel.sync(gradients, &model)?,
-            None => self.parallel.sync_without_input(&model)?,
-        };
-        if let Some(loss_scale) = &mut self.settings.loss_scale {
-            let Some(unscaled) =
-                loss_scale.unscale_over(gradients, &model, &self.settings.model_parallel)?
-            else {
-                return Ok(model);
-            };
-            gradients = unscaled;
-        }
-        if let Some(max_norm) = self.settings.max_grad_norm {
-            let norm;
-            (gradients, norm) =
-                clip_grad_norm_over(gradients, &model, max_norm, &self.settings.model_parallel)?;
-            self.last_norm = Some(norm);
-        }
-        let Ownership::Whole(owners) = &self.ownership else {
-            unreachable!("invariant: asked before")
-        };
-        let own = drop_others(&self.parallel, owners, gradients, &model);
-        let model = self.optimizer.step(lr, model, own);
-        share(self, model)
     }
 }
 

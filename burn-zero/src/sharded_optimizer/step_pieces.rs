@@ -14,6 +14,7 @@ use burn_dist::{DistError, Result};
 use super::ShardedOptimizerConfig;
 use super::model_values::{ReadPieces, TakeValues};
 use super::shard_module::ShardModule;
+use crate::whole_values::WholeUnits;
 use crate::{ModelParallel, NormSum, ShardLayout, ShardPiece};
 
 /// This rank's equal part of every unit.
@@ -199,6 +200,32 @@ impl Pieces {
             }
         }
         Ok(model.map(&mut frames.put(values)))
+    }
+
+    /// The parameters' values as they are stepped, flat, by their numbers; `None` if the model has them so.
+    /// Collective.
+    pub(super) fn gather_masters(
+        &self,
+        parallel: &DataParallel,
+        layout: &ShardLayout,
+    ) -> Result<Option<Vec<(usize, Tensor<1>)>>> {
+        let (Some(masters), Some(dtype)) = (&self.masters, self.master) else {
+            return Ok(None);
+        };
+        let units = WholeUnits {
+            group: parallel.group(),
+            layout,
+            device: &|unit| unit_device(unit, parallel),
+            dtype: &|_| dtype,
+        };
+        let values = units.gather(|piece| {
+            let own = self.pieces.iter().position(|own| own == piece);
+            masters[own.expect("invariant: the layout gave it")].clone()
+        })?;
+        let by_number = values.into_iter();
+        Ok(Some(
+            by_number.map(|((_, number), v)| (number, v)).collect(),
+        ))
     }
 
     /// Starts the gathering of a unit's parameters.

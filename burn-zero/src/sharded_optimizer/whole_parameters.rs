@@ -2,16 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 use burn_dist::backend::{FlatMemory, FlatWork};
 use burn_dist::communicator::Operation;
-use burn_dist::data_parallel::{DataParallel, ParameterTable};
+use burn_dist::data_parallel::{DataParallel, ParameterTable, scale_gradients};
 use burn_dist::{DistError, Result};
 
 use super::ShardedOptimizer;
 use super::model_values::TakeValues;
+use super::sharded_optimizer::Ownership;
+use crate::clip_grad_norm::clip_grad_norm_over;
 
 /// Deals whole parameters out: the largest first, each to the rank that has least so far.
 pub(crate) fn owners(table: &ParameterTable, ranks: usize) -> Vec<usize> {
@@ -77,7 +80,7 @@ impl ModuleVisitor for Share<'_> {
 }
 
 /// The gradients of the parameters that this rank steps.
-pub(crate) fn drop_others<M: Module>(
+fn drop_others<M: Module>(
     parallel: &DataParallel,
     owners: &[usize],
     mut gradients: GradientsParams,
@@ -97,7 +100,7 @@ pub(crate) fn drop_others<M: Module>(
 }
 
 /// Gives every rank the parameters that their owners stepped. Collective.
-pub(crate) fn share<M: Module>(sharded: &ShardedOptimizer, model: M) -> Result<M> {
+fn share<M: Module>(sharded: &ShardedOptimizer, model: M) -> Result<M> {
     let mut share = Share {
         sharded,
         works: Vec::new(),
@@ -117,4 +120,43 @@ pub(crate) fn share<M: Module>(sharded: &ShardedOptimizer, model: M) -> Result<M
         values.insert(id, work.wait()?.into_tensor(&device));
     }
     Ok(model.map(&mut frames.put(values)))
+}
+
+impl ShardedOptimizer {
+    /// As `step_from`, where parameters are whole.
+    pub(super) fn step_whole<M: Module>(
+        &mut self,
+        lr: ModuleLearningRate,
+        model: M,
+        gradients: Option<Gradients>,
+        factor: Option<f64>,
+    ) -> Result<M> {
+        let mut gradients = match gradients {
+            Some(gradients) => self.parallel.sync(gradients, &model)?,
+            None => self.parallel.sync_without_input(&model)?,
+        };
+        if let Some(factor) = factor {
+            scale_gradients(&mut gradients, &model, factor);
+        }
+        if let Some(loss_scale) = &mut self.settings.loss_scale {
+            let Some(unscaled) =
+                loss_scale.unscale_over(gradients, &model, &self.settings.model_parallel)?
+            else {
+                return Ok(model);
+            };
+            gradients = unscaled;
+        }
+        if let Some(max_norm) = self.settings.max_grad_norm {
+            let norm;
+            (gradients, norm) =
+                clip_grad_norm_over(gradients, &model, max_norm, &self.settings.model_parallel)?;
+            self.last_norm = Some(norm);
+        }
+        let Ownership::Whole(owners) = &self.ownership else {
+            unreachable!("invariant: asked before")
+        };
+        let own = drop_others(&self.parallel, owners, gradients, &model);
+        let model = self.optimizer.step(lr, model, own);
+        share(self, model)
+    }
 }

@@ -1,0 +1,87 @@
+//! State and parameters as one device would have them, to save and to start from.
+
+use std::collections::HashMap;
+
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::tensor::Bytes;
+use burn_dist::{DistError, Result};
+
+use super::ShardedOptimizer;
+use super::sharded_optimizer::Ownership;
+use crate::optimizer_state::{Held, StateMap, gather_state};
+use crate::whole_values::SetValues;
+
+impl ShardedOptimizer {
+    /// The optimizer's state for whole parameters, which an optimizer on one device can load; on the group's
+    /// first rank, `None` on others. Collective: each rank sends its part.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] for a state that is not cut by elements; else what the group met.
+    pub fn gather_state(&self) -> Result<Option<OptimizerRecord>> {
+        let own = self.optimizer.to_record();
+        gather_state(own, &self.state_map(), self.group())
+    }
+
+    /// Starts from the state of an optimizer of whole parameters, as a record's bytes, the same on all ranks. To be
+    /// called before the first step. Local.
+    ///
+    /// # Errors
+    /// [`DistError::Config`] for a record of another model, or of another optimizer.
+    pub fn load_state(&mut self, whole: Bytes) -> Result<()> {
+        let own = self.state_map().cut(whole, self.group().index())?;
+        let (expected, optimizer) = (own.len(), self.optimizer.clone().load_record(own));
+        let got = optimizer.to_record().len();
+        if got != expected {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: the state has {expected} tensors for this optimizer, which took {got}",
+                    self.group().rank()
+                ),
+                "load the state of the same kind of optimizer",
+            ));
+        }
+        self.optimizer = optimizer;
+        Ok(())
+    }
+
+    /// The model with parameters as they are stepped: with the master weights in place of those of fewer bits.
+    /// Collective if there are such: an all_gather for each unit.
+    ///
+    /// # Errors
+    /// What the group met.
+    pub fn materialize<M: Module>(&self, model: M) -> Result<M> {
+        let Ownership::Pieces(pieces) = &self.ownership else {
+            return Ok(model);
+        };
+        let Some(masters) = pieces.gather_masters(&self.parallel, self.layout())? else {
+            return Ok(model);
+        };
+        let specs = self.parallel.parameters().specs();
+        let values = masters.into_iter();
+        let values: HashMap<_, _> = values.map(|(number, v)| (specs[number].id, v)).collect();
+        Ok(model.map(&mut SetValues(values)))
+    }
+
+    fn state_map(&self) -> StateMap {
+        let mut map = StateMap::default();
+        let specs = self.parallel.parameters().specs();
+        match &self.ownership {
+            Ownership::Whole(owners) => {
+                for (spec, &owner) in specs.iter().zip(owners) {
+                    map.insert(spec.id, Held::Whole { owner: Some(owner) });
+                }
+            }
+            Ownership::Pieces(_) => {
+                let layout = self.layout();
+                for unit in 0..layout.num_units() {
+                    for (parameter, elements) in layout.elements(unit) {
+                        let shape = specs[parameter].shape.clone();
+                        map.insert(specs[parameter].id, Held::Cut { shape, elements });
+                    }
+                }
+            }
+        }
+        map
+    }
+}

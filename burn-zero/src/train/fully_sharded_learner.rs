@@ -1,0 +1,127 @@
+//! [`FullyShardedLearner`]: stage 3 in Burn's trainer.
+
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::train::{Learner, LearnerModel};
+use burn_dist::Result;
+use burn_dist::data_parallel::{ParameterTable, broadcast_untrained, scale_gradients};
+use burn_dist::train::{Pass, RankLearner, RankStart, StepSettings};
+
+use super::sharded_learner::factor;
+use crate::{FullyShard, FullySharded, ShardableOptimizer};
+
+/// A part of the model, of its gradients and of its optimizer.
+pub(super) struct FullyShardedLearner<M> {
+    sharded: FullySharded,
+    table: ParameterTable,
+    model: Option<M>,
+    optimizer: ModuleOptimizer,
+    sums: GradientsAccumulator<M>,
+    settings: StepSettings,
+    no_sync: bool,
+}
+
+impl<M: LearnerModel> FullyShardedLearner<M> {
+    pub(super) fn start(
+        start: RankStart<'_, M>,
+        settings: FullyShard,
+        optimizer: ShardableOptimizer,
+        no_sync: bool,
+    ) -> Result<Self> {
+        let table = ParameterTable::of_lazy(&start.model)?;
+        let (sharded, model) = settings.wrap(start.model)?;
+        let optimizer = optimizer.build().optimizer;
+        let optimizer = match start.optimizer_state {
+            Some(state) => sharded.load_state(optimizer, state)?,
+            None => optimizer,
+        };
+        Ok(Self {
+            sharded,
+            table,
+            model: Some(model),
+            optimizer,
+            sums: GradientsAccumulator::new(),
+            settings: start.settings,
+            no_sync,
+        })
+    }
+
+    fn model(&self) -> &M {
+        self.model.as_ref().expect("invariant: it is put back")
+    }
+
+    fn run(&self, pass: Pass<'_, M>) -> GradientsParams {
+        let run = pass.run;
+        match pass.counts {
+            true => run(self.model()),
+            false => self.sharded.without_counting(|| run(self.model())),
+        }
+    }
+}
+
+impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
+    fn needs_equal_passes(&self) -> bool {
+        true
+    }
+
+    fn accumulate(&mut self, pass: Option<Pass<'_, M>>) -> Result<()> {
+        let Some(pass) = pass else { return Ok(()) };
+        let gradients = match self.no_sync {
+            true => self.sharded.no_sync_collected(|| self.run(pass)),
+            false => self.run(pass),
+        };
+        self.sharded.check()?;
+        let model = self.model.as_ref().expect("invariant: it is put back");
+        self.sums.accumulate(model, gradients);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        learner: &mut Learner<M>,
+        pass: Option<Pass<'_, M>>,
+        active: usize,
+    ) -> Result<()> {
+        self.accumulate_last(pass)?;
+        let mut gradients = self.sums.grads();
+        let model = self.model.take().expect("invariant: it is put back");
+        if let Some(factor) = factor(&self.settings, active, self.sharded.group().size()) {
+            scale_gradients(&mut gradients, &model, factor);
+        }
+        if let Some(max_norm) = self.settings.max_grad_norm {
+            (gradients, _) = self.sharded.clip_grad_norm(gradients, &model, max_norm)?;
+        }
+        let stepped = self.optimizer.step(learner.lr_current(), model, gradients);
+        self.model = Some(stepped);
+        Ok(())
+    }
+
+    fn valid(&self) -> Result<M> {
+        broadcast_untrained(self.model().valid(), &self.table, self.sharded.group())
+    }
+
+    fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
+        let whole = self.sharded.materialize_masters(self.valid()?)?;
+        learner.load_model(whole.into_record());
+        Ok(())
+    }
+
+    fn write_back_optimizer(&self, learner: &mut Learner<M>) -> Result<()> {
+        if let Some(state) = self.sharded.gather_state(&self.optimizer)? {
+            learner.load_optim(state);
+        }
+        Ok(())
+    }
+
+    fn let_go(&self, learner: &mut Learner<M>) {
+        learner.load_optim(OptimizerRecord::default());
+    }
+}
+
+impl<M: LearnerModel> FullyShardedLearner<M> {
+    fn accumulate_last(&mut self, pass: Option<Pass<'_, M>>) -> Result<()> {
+        let no_sync = std::mem::replace(&mut self.no_sync, false);
+        let accumulated = self.accumulate(pass);
+        self.no_sync = no_sync;
+        accumulated
+    }
+}

@@ -1,0 +1,15 @@
+//! ZeRO in Burn's own trainer.
+//!
+//! | file | what |
+//! |---|---|
+//! | `zero.rs` | what the strategy's line names |
+//! | `sharded_learner.rs` | stages 1 and 2 |
+//! | `fully_sharded_learner.rs` | stage 3 |
+//! | `optimizer_probe.rs` | whether an optimizer is the learner's |
+
+mod fully_sharded_learner;
+mod optimizer_probe;
+mod sharded_learner;
+mod zero;
+
+pub use zero::Zero;

@@ -1,0 +1,106 @@
+//! [`ShardedLearner`]: stages 1 and 2 in Burn's trainer.
+
+use burn::optim::OptimizerRecord;
+use burn::train::{Learner, LearnerModel};
+use burn_dist::Result;
+use burn_dist::data_parallel::broadcast_untrained;
+use burn_dist::train::{GradientReduction, Pass, RankLearner, RankStart, StepSettings};
+
+use crate::{ShardableOptimizer, ShardedOptimizer, ShardedOptimizerConfig};
+
+/// A whole model on every rank, and a part of its optimizer.
+pub(super) struct ShardedLearner<M> {
+    sharded: ShardedOptimizer,
+    model: Option<M>,
+    settings: StepSettings,
+    no_sync: bool,
+}
+
+impl<M: LearnerModel> ShardedLearner<M> {
+    pub(super) fn start(
+        start: RankStart<'_, M>,
+        config: ShardedOptimizerConfig,
+        optimizer: ShardableOptimizer,
+        no_sync: bool,
+    ) -> Result<Self> {
+        let (mut sharded, model) =
+            ShardedOptimizer::wrap_with(start.model, optimizer, start.group, config)?;
+        if let Some(state) = start.optimizer_state {
+            sharded.load_state(state)?;
+        }
+        Ok(Self {
+            sharded,
+            model: Some(model),
+            settings: start.settings,
+            no_sync,
+        })
+    }
+
+    fn model(&self) -> &M {
+        self.model.as_ref().expect("invariant: it is put back")
+    }
+}
+
+impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
+    fn accumulate(&mut self, pass: Option<Pass<'_, M>>) -> Result<()> {
+        let model = self.model.as_ref().expect("invariant: it is put back");
+        if self.no_sync {
+            if let Some(pass) = pass {
+                let parallel = self.sharded.data_parallel();
+                parallel.no_sync_collected(model, || ((pass.run)(model), ()));
+            }
+            return Ok(());
+        }
+        let gradients = pass.map(|pass| (pass.run)(model));
+        self.sharded.accumulate_collected(gradients, model)
+    }
+
+    fn step(
+        &mut self,
+        learner: &mut Learner<M>,
+        pass: Option<Pass<'_, M>>,
+        active: usize,
+    ) -> Result<()> {
+        let gradients = pass.map(|pass| (pass.run)(self.model()));
+        let model = self.model.take().expect("invariant: it is put back");
+        let factor = factor(&self.settings, active, self.sharded.group().size());
+        let lr = learner.lr_current();
+        let stepped = self.sharded.step_collected(lr, model, gradients, factor)?;
+        self.model = Some(stepped);
+        Ok(())
+    }
+
+    fn valid(&self) -> Result<M> {
+        let parallel = self.sharded.data_parallel();
+        broadcast_untrained(
+            self.model().valid(),
+            parallel.parameters(),
+            parallel.group(),
+        )
+    }
+
+    fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
+        let whole = self.sharded.materialize(self.valid()?)?;
+        learner.load_model(whole.materialize().into_record());
+        Ok(())
+    }
+
+    fn write_back_optimizer(&self, learner: &mut Learner<M>) -> Result<()> {
+        if let Some(state) = self.sharded.gather_state()? {
+            learner.load_optim(state);
+        }
+        Ok(())
+    }
+
+    fn let_go(&self, learner: &mut Learner<M>) {
+        learner.load_optim(OptimizerRecord::default());
+    }
+}
+
+/// What the mean over all ranks is multiplied by.
+pub(super) fn factor(settings: &StepSettings, active: usize, ranks: usize) -> Option<f64> {
+    match settings.reduction {
+        GradientReduction::Sum => (ranks > 1).then_some(ranks as f64),
+        GradientReduction::Mean => settings.rank_factor(active, ranks),
+    }
+}

@@ -1,0 +1,233 @@
+//! ZeRO in Burn's own trainer: the numbers of data parallelism, and checkpoints of one device.
+
+use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+use burn::tensor::DType;
+use burn_dist::train::Distributed;
+use burn_zero::{MixedPrecisionPolicy, Zero};
+use tests::run_threads;
+
+use crate::job::{Job, Net, Outcome, train, train_with};
+use crate::{assert_same, on_ranks, sum, worst_difference};
+
+fn adamw() -> burn::optim::AdamW {
+    AdamWConfig::new().build()
+}
+
+/// Whole parameters, pieces, and everything split.
+fn stages() -> Vec<(&'static str, Zero)> {
+    vec![
+        (
+            "stage 1, whole",
+            Zero::stage1(ModuleOptimizer::from(adamw())),
+        ),
+        ("stage 1", Zero::stage1(adamw())),
+        ("stage 2", Zero::stage2(adamw())),
+        ("stage 3", Zero::stage3(adamw())),
+        ("stage 3, no_sync", Zero::stage3(adamw()).no_sync()),
+    ]
+}
+
+fn sharded(ranks: usize, zero: &Zero) -> Distributed<Net> {
+    sum(ranks).parallelism(zero.clone())
+}
+
+#[test]
+fn all_stages_are_one_device_that_accumulates_bit_for_bit() {
+    for (items, batch) in [(48, 4), (22, 4), (7, 2)] {
+        let mut job = Job::new(items, 22, batch);
+        for ranks in [1, 2, 4] {
+            job.accumulation = Some(ranks);
+            let one = train(&job, None);
+            job.accumulation = None;
+            for (name, zero) in stages() {
+                let many = on_ranks(&job, || sharded(ranks, &zero));
+                assert_same(
+                    &one,
+                    &many,
+                    &format!("{items} items on {ranks} ranks, {name}"),
+                );
+            }
+        }
+    }
+}
+
+/// Means are of three, some of ranks that have no batch; micro-steps stop in the middle of a step.
+#[test]
+fn all_stages_are_data_parallelism_in_uneven_rounds_and_micro_steps() {
+    for (items, batch, ranks) in [(22, 4, 3), (26, 2, 4), (2, 1, 3)] {
+        let mut job = Job::new(items, 10, batch);
+        for accumulation in [None, Some(2), Some(3)] {
+            job.accumulation = accumulation;
+            let clipped = |strategy: Distributed<Net>| strategy.clip_grad_norm(0.05);
+            let replicas = on_ranks(&job, || clipped(Distributed::new(ranks)));
+            for (name, zero) in stages() {
+                let what = format!("{items} items, {ranks} ranks, {accumulation:?}, {name}");
+                let many = on_ranks(&job, || {
+                    clipped(Distributed::new(ranks)).parallelism(zero.clone())
+                });
+                // A sum of means is not rounded as a mean of sums.
+                let reduces_each = ["stage 2", "stage 3"].contains(&name);
+                if accumulation.is_none() || !reduces_each {
+                    assert_same(&replicas, &many, &what);
+                }
+                assert_eq!(many.error, None, "{what}");
+                let worst = worst_difference(&replicas, &many);
+                assert!(worst < 1e-5, "{what}: {worst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_of_all_stages_are_those_of_one_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = |name: &str, epochs, resume, accumulation| {
+        let mut job = Job::new(24, 8, 3);
+        job.decay = true;
+        job.epochs = epochs;
+        job.resume = resume;
+        job.accumulation = accumulation;
+        job.artifacts = Some(folder.path().join(name));
+        job
+    };
+    train(&job("one", 2, None, Some(2)), None);
+    let one_to_one = train(&job("one", 3, Some(2), Some(2)), None);
+    for (name, zero) in stages() {
+        on_ranks(&job(name, 2, None, None), || sharded(2, &zero));
+        let to_one = train(&job(name, 3, Some(2), Some(2)), None);
+        assert_same(&one_to_one, &to_one, &format!("{name} to one"));
+        for (other, zero) in stages() {
+            let resumed = on_ranks(&job(name, 3, Some(2), None), || sharded(2, &zero));
+            assert_same(&one_to_one, &resumed, &format!("{name} to {other}"));
+        }
+    }
+    // Over another number of ranks.
+    for (name, zero) in stages() {
+        let four = || on_ranks(&job("one", 3, Some(2), None), || sharded(4, &zero));
+        let replicas = on_ranks(&job("one", 3, Some(2), None), || sum(4));
+        assert_same(&replicas, &four(), &format!("one to {name} on 4"));
+    }
+}
+
+#[test]
+fn running_statistics_are_those_of_replicas() {
+    let mut job = Job::new(24, 12, 3);
+    job.batch_norm = true;
+    for over in [false, true] {
+        let strategy = || match over {
+            true => sum(2).prepare(|net: Net, group| net.over(group)),
+            false => sum(2),
+        };
+        let replicas = on_ranks(&job, strategy);
+        for (name, zero) in stages() {
+            let many = on_ranks(&job, || strategy().parallelism(zero.clone()));
+            assert_same(&replicas, &many, &format!("{name}, over ranks: {over}"));
+        }
+    }
+}
+
+#[test]
+fn masters_of_bf16_are_what_is_saved_and_resumed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = |name: &str, epochs, resume| {
+        let mut job = Job::new(48, 12, 3);
+        job.dtype = DType::BF16;
+        job.decay = true;
+        job.epochs = epochs;
+        job.resume = resume;
+        job.artifacts = Some(folder.path().join(name));
+        job
+    };
+    let stages = || {
+        let zeros = [
+            Zero::stage1(adamw()),
+            Zero::stage2(adamw()),
+            Zero::stage3(adamw()),
+        ];
+        zeros.map(|zero| zero.mixed_precision(MixedPrecisionPolicy::bf16()))
+    };
+    let first = on_ranks(&job("0", 2, None), || sharded(2, &stages()[0]));
+    assert_eq!(first.error, None);
+    let kept = |v: &f32| v.to_bits() & 0xffff != 0;
+    let values = first.values();
+    assert!(values.iter().filter(|v| kept(v)).count() > values.len() / 2);
+    let resumed = on_ranks(&job("0", 3, Some(2)), || sharded(2, &stages()[0]));
+    for (number, zero) in stages().into_iter().enumerate().skip(1) {
+        let name = number.to_string();
+        let same = on_ranks(&job(&name, 2, None), || sharded(2, &zero));
+        assert_same(&first, &same, &format!("stage {}", number + 1));
+        let again = on_ranks(&job(&name, 3, Some(2)), || sharded(2, &zero));
+        assert_same(&resumed, &again, &format!("stage {} resumed", number + 1));
+    }
+    let mut whole = Job::new(48, 12, 3);
+    (whole.decay, whole.epochs) = (true, 2);
+    let f32 = on_ranks(&whole, || sum(2));
+    let length = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>().sqrt();
+    let pairs = f32.values().into_iter().zip(&values);
+    let off: Vec<f32> = pairs.map(|(a, b)| a - b).collect();
+    let off = length(&off) / length(&values);
+    assert!(off > 1e-4 && off < 0.05, "{off}");
+}
+
+#[track_caller]
+fn assert_fails(outcome: &Outcome, words: &[&str]) {
+    let error = outcome.error.clone().expect("an error");
+    for word in words {
+        assert!(error.contains(word), "{word:?} in {error}");
+    }
+}
+
+#[test]
+fn an_optimizer_that_is_not_the_learner_s_is_refused() {
+    let job = Job::new(12, 6, 3);
+    let other = [
+        AdamWConfig::new().with_beta_2(0.9).build(),
+        AdamWConfig::new().with_weight_decay(0.5).build(),
+        AdamWConfig::new().with_epsilon(1e-2).build(),
+    ];
+    for optimizer in other {
+        for zero in [Zero::stage1(optimizer.clone()), Zero::stage3(optimizer)] {
+            let many = on_ranks(&job, || sharded(2, &zero));
+            assert_fails(&many, &["not the learner's", "first.weight"]);
+        }
+    }
+    let clips = || {
+        let clipping = burn::grad_clipping::GradientClippingConfig::Norm(0.5);
+        SgdConfig::new()
+            .with_gradient_clipping(Some(clipping))
+            .init()
+    };
+    let free = Zero::stage3(SgdConfig::new().build());
+    let many = run_threads(1, |_| {
+        train_with(&job, clips(), Some(sharded(2, &free).into()))
+    });
+    assert_fails(&many[0], &["not the learner's"]);
+    // As a whole it is the same.
+    let same = || sharded(2, &Zero::stage1(clips())).into();
+    let many = run_threads(1, |_| train_with(&job, clips(), Some(same())));
+    assert_eq!(many[0].error, None);
+}
+
+#[test]
+fn what_cannot_be_split_is_refused() {
+    let job = Job::new(12, 6, 3);
+    let whole = || ModuleOptimizer::from(adamw());
+    for zero in [Zero::stage2(whole()), Zero::stage3(whole())] {
+        let many = on_ranks(&job, || sharded(2, &zero));
+        assert_fails(&many, &["whole parameters", "stage1"]);
+    }
+    let f16 = Zero::stage1(adamw()).mixed_precision(MixedPrecisionPolicy::f16());
+    let many = on_ranks(&job, || sharded(2, &f16));
+    assert_fails(&many, &["f16", "bf16"]);
+}
+
+#[test]
+fn a_panic_on_one_rank_ends_all_stages() {
+    let mut job = Job::new(24, 8, 3);
+    job.panics_at = Some(7);
+    for (name, zero) in stages() {
+        let many = on_ranks(&job, || sharded(3, &zero));
+        let error = many.error.expect("an error");
+        assert!(error.contains("item 7 is too much"), "{name}: {error}");
+    }
+}
