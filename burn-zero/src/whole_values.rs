@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use burn::module::{ModuleMapper, Param, ParamId};
+use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
-use burn_dist::backend::{FlatMemory, FlatWork};
+use burn_dist::backend::FlatMemory;
 use burn_dist::communicator::Operation;
 use burn_dist::{ProcessGroup, Result};
 
@@ -19,27 +19,27 @@ pub(crate) struct WholeUnits<'a> {
 }
 
 impl WholeUnits<'_> {
-    /// All values, flat, by the unit and the parameter's number in it, from this rank's pieces. Collective: an
-    /// all_gather for each unit.
+    /// All values, flat, by the unit and the parameter's number in it, from this rank's pieces; nothing where they
+    /// are not wanted. Collective: an all_gather for each unit, one after the other.
     pub(crate) fn gather(
         &self,
+        wanted: bool,
         value: impl Fn(&ShardPiece) -> Tensor<1>,
     ) -> Result<Vec<((usize, usize), Tensor<1>)>> {
-        let works = (0..self.layout.num_units())
-            .map(|unit| {
-                let device = (self.device)(unit);
-                let pieces = self.layout.pieces(unit, self.group.index()).into_iter();
-                let own = FlatMemory::of(self.group, &device).join(
-                    (self.dtype)(unit),
-                    self.layout.part_len(unit),
-                    pieces.map(|piece| (piece.place.clone(), value(&piece))),
-                )?;
-                Ok(own.start(Operation::AllGather, self.group, None))
-            })
-            .collect::<Result<Vec<FlatWork>>>()?;
         let mut values = Vec::new();
-        for (unit, work) in works.into_iter().enumerate() {
-            let whole = work.wait()?.into_tensor(&(self.device)(unit));
+        for unit in 0..self.layout.num_units() {
+            let device = (self.device)(unit);
+            let pieces = self.layout.pieces(unit, self.group.index()).into_iter();
+            let own = FlatMemory::of(self.group, &device).join(
+                (self.dtype)(unit),
+                self.layout.part_len(unit),
+                pieces.map(|piece| (piece.place.clone(), value(&piece))),
+            )?;
+            let whole = own.start(Operation::AllGather, self.group, None).wait()?;
+            if !wanted {
+                continue;
+            }
+            let whole = whole.into_tensor(&device);
             for (parameter, place) in self.layout.places(unit) {
                 values.push(((unit, parameter), whole.clone().slice([place])));
             }
@@ -48,20 +48,13 @@ impl WholeUnits<'_> {
     }
 }
 
-/// Gives parameters new values, flat ones, in the values' own type.
-pub(crate) struct SetValues(pub(crate) HashMap<ParamId, Tensor<1>>);
+/// The values of a model's parameters, flat and untracked; of a wrapped one, this rank's pieces.
+#[derive(Default)]
+pub(crate) struct ReadValues(pub(crate) HashMap<ParamId, Tensor<1>>);
 
-impl ModuleMapper for SetValues {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(value) = self.0.get(&param.id).cloned() else {
-            return param;
-        };
-        param.map(|old| {
-            let value: Tensor<D> = value.reshape(old.dims()).to_device(&old.device().inner());
-            if !old.is_autodiff() {
-                return value;
-            }
-            Tensor::from_inner(value).set_require_grad(old.is_require_grad())
-        })
+impl ModuleVisitor for ReadValues {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let base = param.base().without_autodiff();
+        self.0.entry(param.id).or_insert_with(|| base.reshape([-1]));
     }
 }

@@ -275,6 +275,7 @@ where
             train: seat.train,
             valid: seat.valid,
             interrupter: self.interrupter.clone(),
+            returns_model: seat.first.is_some() || World::is_launched(),
             first: seat.first,
         }
         .run()

@@ -56,11 +56,11 @@ pub trait RankLearner<M: LearnerModel> {
     /// What the group met.
     fn valid(&self) -> Result<M>;
 
-    /// Gives the learner the model as one device would have it, on every rank.
+    /// Gives the learner the model as one device would have it, if it is wanted on this rank.
     ///
     /// # Errors
     /// What the group met.
-    fn write_back(&self, learner: &mut Learner<M>) -> Result<()>;
+    fn write_back(&self, learner: &mut Learner<M>, wanted: bool) -> Result<()>;
 
     /// Gives the first rank's learner the optimizer's state as one device would have it.
     ///

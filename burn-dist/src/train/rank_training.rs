@@ -34,6 +34,8 @@ pub(super) struct RankTraining<'a, M: LearnerModel> {
     pub(super) train: BatchSource<<M as TrainStep>::Input>,
     pub(super) valid: BatchSource<<M as InferenceStep>::Input>,
     pub(super) interrupter: Interrupter,
+    /// Whether the learner's model is the one that training ends with.
+    pub(super) returns_model: bool,
     pub(super) first: Option<&'a mut FirstRank<M>>,
 }
 
@@ -77,7 +79,8 @@ where
                 break;
             }
         }
-        self.replica.write_back(self.learner)
+        let wanted = self.returns_model;
+        self.replica.write_back(self.learner, wanted)
     }
 
     fn train_epoch(&mut self, epoch: usize) -> Result<Ended> {
@@ -253,7 +256,8 @@ where
         let first = self.first.as_ref();
         let writes = self.any(first.is_some_and(|first| first.writes_checkpoints()))?;
         if writes {
-            self.replica.write_back(self.learner)?;
+            let wanted = self.first.is_some();
+            self.replica.write_back(self.learner, wanted)?;
             self.replica.write_back_optimizer(self.learner)?;
         }
         let first = self.first.as_mut();

@@ -90,8 +90,11 @@ impl<M: LearnerModel> RankLearner<M> for Replica<M> {
     }
 
     /// Only running statistics: the rest is there.
-    fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
-        learner.load_model(self.valid()?.materialize().into_record());
+    fn write_back(&self, learner: &mut Learner<M>, wanted: bool) -> Result<()> {
+        let model = self.valid()?;
+        if wanted {
+            learner.load_model(model.materialize().into_record());
+        }
         Ok(())
     }
 

@@ -2,25 +2,14 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bytes, Tensor};
 use burn_dist::{DistError, Result};
 
 use super::FullySharded;
 use crate::optimizer_state::{Held, StateMap, gather_state};
-use crate::whole_values::{SetValues, WholeUnits};
-
-/// This rank's pieces, by their parameters.
-#[derive(Default)]
-struct ReadPieces(HashMap<ParamId, Tensor<1>>);
-
-impl ModuleVisitor for ReadPieces {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let base = param.base().without_autodiff();
-        self.0.entry(param.id).or_insert_with(|| base.reshape([-1]));
-    }
-}
+use crate::whole_values::{ReadValues, WholeUnits};
 
 impl FullySharded {
     /// The state for whole parameters of an optimizer that steps the wrapped model, which an optimizer on one device
@@ -54,40 +43,39 @@ impl FullySharded {
         Ok(optimizer)
     }
 
-    /// As [`materialize`](Self::materialize), with parameters as they are kept: with the master weights in place of
-    /// those of fewer bits. Collective: two gathers per unit.
+    /// The parameters as they are kept, flat, by their own identifiers; nothing where they are not wanted.
+    /// Collective: an all_gather for each unit, one after the other.
     ///
     /// # Errors
-    /// As [`materialize`](Self::materialize).
-    pub fn materialize_masters<M: Module>(&self, model: M) -> Result<M> {
+    /// What the group met, now or before.
+    pub fn gather_values<M: Module>(
+        &self,
+        model: &M,
+        wanted: bool,
+    ) -> Result<HashMap<ParamId, Tensor<1>>> {
+        self.check()?;
         let plan = &self.context.plan;
-        if plan.parameters.iter().all(|p| p.master == p.param) {
-            return self.materialize(model);
-        }
-        let mut own = ReadPieces::default();
+        let mut own = ReadValues::default();
         model.visit(&mut own);
-        let first = |unit: usize| &plan.parameters[plan.units[unit].parameters[0]];
+        let of_unit =
+            |unit: usize, place: usize| &plan.parameters[plan.units[unit].parameters[place]];
         let device = self.context.device.clone().inner();
         let units = WholeUnits {
             group: self.group(),
             layout: &plan.layout,
             device: &|_| device.clone(),
-            dtype: &|unit| first(unit).master,
-        };
-        let id = |unit: usize, parameter: usize| {
-            plan.parameters[plan.units[unit].parameters[parameter]].id
+            dtype: &|unit| of_unit(unit, 0).master,
         };
         let piece = |id: ParamId| {
             let piece = own.0.get(&id).cloned();
             piece.expect("invariant: a wrapped model shows its pieces")
         };
-        let values = units.gather(|cut| piece(id(cut.unit, cut.parameter)))?;
+        let values = units.gather(wanted, |cut| piece(of_unit(cut.unit, cut.parameter).id))?;
         let split = values.into_iter();
-        let split = split.map(|((unit, parameter), value)| (id(unit, parameter), value));
+        let split = split.map(|((unit, place), value)| (of_unit(unit, place).id, value));
         let whole = plan.parameters.iter().filter(|p| plan.is_whole(p.unit));
         let whole = whole.map(|parameter| (parameter.id, piece(parameter.id)));
-        let values = split.chain(whole).collect();
-        Ok(self.materialize(model)?.map(&mut SetValues(values)))
+        Ok(split.chain(whole).collect())
     }
 
     fn state_map(&self) -> StateMap {

@@ -208,6 +208,7 @@ impl Pieces {
         &self,
         parallel: &DataParallel,
         layout: &ShardLayout,
+        wanted: bool,
     ) -> Result<Option<Vec<(usize, Tensor<1>)>>> {
         let (Some(masters), Some(dtype)) = (&self.masters, self.master) else {
             return Ok(None);
@@ -218,7 +219,7 @@ impl Pieces {
             device: &|unit| unit_device(unit, parallel),
             dtype: &|_| dtype,
         };
-        let values = units.gather(|piece| {
+        let values = units.gather(wanted, |piece| {
             let own = self.pieces.iter().position(|own| own == piece);
             masters[own.expect("invariant: the layout gave it")].clone()
         })?;

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use burn::module::Module;
+use burn::module::ParamId;
 use burn::optim::OptimizerRecord;
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, Tensor};
 use burn_dist::{DistError, Result};
 
 use super::ShardedOptimizer;
 use super::sharded_optimizer::Ownership;
 use crate::optimizer_state::{Held, StateMap, gather_state};
-use crate::whole_values::SetValues;
 
 impl ShardedOptimizer {
     /// The optimizer's state for whole parameters, which an optimizer on one device can load; on the group's
@@ -45,22 +44,21 @@ impl ShardedOptimizer {
         Ok(())
     }
 
-    /// The model with parameters as they are stepped: with the master weights in place of those of fewer bits.
-    /// Collective if there are such: an all_gather for each unit.
+    /// The trained parameters as they are stepped, flat, where the model has them in fewer bits; nothing where they
+    /// are not wanted. Collective if there are such: an all_gather for each unit.
     ///
     /// # Errors
     /// What the group met.
-    pub fn materialize<M: Module>(&self, model: M) -> Result<M> {
+    pub fn gather_masters(&self, wanted: bool) -> Result<HashMap<ParamId, Tensor<1>>> {
         let Ownership::Pieces(pieces) = &self.ownership else {
-            return Ok(model);
+            return Ok(HashMap::new());
         };
-        let Some(masters) = pieces.gather_masters(&self.parallel, self.layout())? else {
-            return Ok(model);
-        };
+        let masters = pieces.gather_masters(&self.parallel, self.layout(), wanted)?;
         let specs = self.parallel.parameters().specs();
-        let values = masters.into_iter();
-        let values: HashMap<_, _> = values.map(|(number, v)| (specs[number].id, v)).collect();
-        Ok(model.map(&mut SetValues(values)))
+        let masters = masters.into_iter().flatten();
+        Ok(masters
+            .map(|(number, value)| (specs[number].id, value))
+            .collect())
     }
 
     fn state_map(&self) -> StateMap {

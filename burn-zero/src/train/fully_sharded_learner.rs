@@ -1,12 +1,15 @@
 //! [`FullyShardedLearner`]: stage 3 in Burn's trainer.
 
-use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::Device;
 use burn::train::{Learner, LearnerModel};
 use burn_dist::Result;
 use burn_dist::data_parallel::{ParameterTable, broadcast_untrained, scale_gradients};
 use burn_dist::train::{Pass, RankLearner, RankStart, StepSettings};
 
-use super::sharded_learner::factor;
+use super::learner_content::{fill, let_go};
+use super::sharded_learner::{factor, first_device};
+use crate::whole_values::ReadValues;
 use crate::{FullyShard, FullySharded, ShardableOptimizer};
 
 /// A part of the model, of its gradients and of its optimizer.
@@ -14,6 +17,7 @@ pub(super) struct FullyShardedLearner<M> {
     sharded: FullySharded,
     table: ParameterTable,
     model: Option<M>,
+    device: Device,
     optimizer: ModuleOptimizer,
     sums: GradientsAccumulator<M>,
     settings: StepSettings,
@@ -34,7 +38,9 @@ impl<M: LearnerModel> FullyShardedLearner<M> {
             Some(state) => sharded.load_state(optimizer, state)?,
             None => optimizer,
         };
+        let_go(start.learner);
         Ok(Self {
+            device: first_device(&model),
             sharded,
             table,
             model: Some(model),
@@ -99,9 +105,15 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
         broadcast_untrained(self.model().valid(), &self.table, self.sharded.group())
     }
 
-    fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
-        let whole = self.sharded.materialize_masters(self.valid()?)?;
-        learner.load_model(whole.into_record());
+    fn write_back(&self, learner: &mut Learner<M>, wanted: bool) -> Result<()> {
+        let model = self.valid()?;
+        let trained = self.sharded.gather_values(&model, wanted)?;
+        if wanted {
+            let mut values = ReadValues::default();
+            model.visit(&mut values);
+            values.0.extend(trained);
+            fill(learner, values.0, &self.device);
+        }
         Ok(())
     }
 
@@ -113,7 +125,7 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
     }
 
     fn let_go(&self, learner: &mut Learner<M>) {
-        learner.load_optim(OptimizerRecord::default());
+        let_go(learner);
     }
 }
 

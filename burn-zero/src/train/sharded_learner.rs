@@ -1,17 +1,20 @@
 //! [`ShardedLearner`]: stages 1 and 2 in Burn's trainer.
 
-use burn::optim::OptimizerRecord;
+use burn::tensor::Device;
 use burn::train::{Learner, LearnerModel};
 use burn_dist::Result;
 use burn_dist::data_parallel::broadcast_untrained;
 use burn_dist::train::{GradientReduction, Pass, RankLearner, RankStart, StepSettings};
 
+use super::learner_content::{fill, let_go};
+use crate::whole_values::ReadValues;
 use crate::{ShardableOptimizer, ShardedOptimizer, ShardedOptimizerConfig};
 
 /// A whole model on every rank, and a part of its optimizer.
 pub(super) struct ShardedLearner<M> {
     sharded: ShardedOptimizer,
     model: Option<M>,
+    device: Device,
     settings: StepSettings,
     no_sync: bool,
 }
@@ -28,8 +31,10 @@ impl<M: LearnerModel> ShardedLearner<M> {
         if let Some(state) = start.optimizer_state {
             sharded.load_state(state)?;
         }
+        let_go(start.learner);
         Ok(Self {
             sharded,
+            device: first_device(&model),
             model: Some(model),
             settings: start.settings,
             no_sync,
@@ -79,9 +84,15 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
         )
     }
 
-    fn write_back(&self, learner: &mut Learner<M>) -> Result<()> {
-        let whole = self.sharded.materialize(self.valid()?)?;
-        learner.load_model(whole.materialize().into_record());
+    fn write_back(&self, learner: &mut Learner<M>, wanted: bool) -> Result<()> {
+        let model = self.valid()?;
+        let masters = self.sharded.gather_masters(wanted)?;
+        if wanted {
+            let mut values = ReadValues::default();
+            model.visit(&mut values);
+            values.0.extend(masters);
+            fill(learner, values.0, &self.device);
+        }
         Ok(())
     }
 
@@ -93,8 +104,14 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
     }
 
     fn let_go(&self, learner: &mut Learner<M>) {
-        learner.load_optim(OptimizerRecord::default());
+        let_go(learner);
     }
+}
+
+/// A rank has one device.
+pub(super) fn first_device<M: LearnerModel>(model: &M) -> Device {
+    let device = model.devices().into_iter().next();
+    device.unwrap_or_default().autodiff()
 }
 
 /// What the mean over all ranks is multiplied by.

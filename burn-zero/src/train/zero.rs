@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use burn::optim::OptimizerRecord;
 use burn::tensor::DType;
 use burn::train::LearnerModel;
 use burn_dist::train::{Parallelism, RankLearner, RankStart};
@@ -150,8 +149,6 @@ impl<M: LearnerModel> Parallelism<M> for Zero {
         self.check(built.element_wise)?;
         let state = start.optimizer_state.clone();
         check_same_optimizer(start.learner, built.optimizer, state)?;
-        // Whole states are not needed any more.
-        start.learner.load_optim(OptimizerRecord::default());
         let optimizer = self.optimizer.clone();
         if self.stage == ZeroStage::Parameters {
             let settings = FullyShard::new(start.group).mixed_precision(self.precision);
