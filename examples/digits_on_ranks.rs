@@ -53,7 +53,7 @@ fn train(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         .num_epochs(training.epochs)
         .grads_accumulation(training.accumulate)
         .summary()
-        .with_training_strategy(strategy.gradient_reduction(arguments.reduction()).into())
+        .with_training_strategy(arguments.options(strategy, AdamConfig::new()).into())
         .launch(learner);
     if let Some(error) = result.error {
         return Err(error.into());

@@ -45,7 +45,7 @@ fn train(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         AdamConfig::new().init(),
         training.lr,
     );
-    let strategy = Distributed::new(arguments.ranks).gradient_reduction(arguments.reduction());
+    let strategy = Distributed::new(arguments.ranks);
     let artifacts = training.artifacts()?;
     let result = SupervisedTraining::new(artifacts.path(), loader_train, loader_valid.clone())
         .metrics((AccuracyMetric::new(), LossMetric::new()))
@@ -53,7 +53,7 @@ fn train(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         .num_epochs(training.epochs)
         .grads_accumulation(training.accumulate)
         .summary()
-        .with_training_strategy(strategy.into())
+        .with_training_strategy(arguments.options(strategy, AdamConfig::new()).into())
         .launch(learner);
     if let Some(error) = result.error {
         return Err(error.into());

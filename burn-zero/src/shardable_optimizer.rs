@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use burn::module::ParamGroup;
-use burn::optim::ModuleOptimizer;
+use burn::optim::{
+    AdaGradConfig, AdamConfig, AdamWConfig, AdanConfig, LionConfig, ModuleOptimizer, RmsPropConfig,
+    SgdConfig,
+};
 use burn_dist::fused::GradientScale;
 
 use crate::ElementWise;
@@ -14,8 +17,8 @@ type Layer =
 
 /// An optimizer, and how its state may be divided among ranks.
 ///
-/// Made from an [`ElementWise`] optimizer (`AdamWConfig::new().build()`), it is cut anywhere, in equal
-/// parts. Made from a [`ModuleOptimizer`] (`AdamWConfig::new().init()`, LAMB, Muon, several groups,
+/// Made from an [`ElementWise`] optimizer or its configuration (`AdamWConfig::new()`), it is cut anywhere, in
+/// equal parts. Made from a [`ModuleOptimizer`] (`AdamWConfig::new().init()`, LAMB, Muon, several groups,
 /// gradient clipping), of which nobody can tell what it looks at, each parameter belongs to one rank
 /// as a whole: the same numbers for every optimizer that treats parameters one by one, as all of a
 /// `ModuleOptimizer` do.
@@ -92,6 +95,32 @@ impl<O: ElementWise> From<O> for ShardableOptimizer {
         Self(Kind::ElementWise(vec![layer(optimizer, None)]))
     }
 }
+
+/// From a configuration of Burn's: as it builds it, or, where it clips gradients, which looks at whole parameters,
+/// as it initialises it.
+macro_rules! from_config {
+    ($($config:ty),+) => {$(
+        impl From<$config> for ShardableOptimizer {
+            fn from(config: $config) -> Self {
+                let whole = config.init();
+                match whole.has_gradient_clipping() {
+                    true => whole.into(),
+                    false => config.build().into(),
+                }
+            }
+        }
+    )+};
+}
+
+from_config!(
+    AdaGradConfig,
+    AdamConfig,
+    AdamWConfig,
+    AdanConfig,
+    LionConfig,
+    RmsPropConfig,
+    SgdConfig
+);
 
 impl From<ModuleOptimizer> for ShardableOptimizer {
     fn from(optimizer: ModuleOptimizer) -> Self {

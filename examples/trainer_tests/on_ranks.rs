@@ -83,6 +83,27 @@ fn ranks_have_the_losses_of_one_device_that_accumulates() {
     }
 }
 
+/// However much the ranks share.
+#[test]
+fn all_stages_of_zero_have_the_losses_of_one_device_that_accumulates() {
+    for (plain, ranks, _) in PAIRS {
+        let short = ["--epochs", "1", "--dropout", "0"];
+        let short = match plain.program == TEXT.program {
+            true => &short[..],
+            false => &short[..2],
+        };
+        let one = tempfile::tempdir().expect("a temporary folder");
+        plain.train(&[short, &["--accumulate", "2"]].concat(), one.path());
+        for stage in ["1", "2", "3"] {
+            let many = tempfile::tempdir().expect("a temporary folder");
+            let sharded = ["--ranks", "2", "--sum", "--zero", stage];
+            ranks.train(&[short, &sharded].concat(), many.path());
+            let (one, many) = (logs(one.path(), 1), logs(many.path(), 1));
+            assert_eq!(one, many, "{plain:?} in stage {stage}");
+        }
+    }
+}
+
 #[test]
 fn one_and_four_ranks_are_equally_good() {
     for (plain, ranks, _) in &PAIRS {
@@ -171,6 +192,12 @@ fn free_port() -> String {
 /// which the BatchNorm's statistics are a part.
 #[test]
 fn processes_of_a_launcher_train_together() {
+    for stage in ["0", "1", "3"] {
+        processes_train_together(stage);
+    }
+}
+
+fn processes_train_together(stage: &str) {
     let port = free_port();
     let digits = on_ranks(DIGITS, env!("CARGO_BIN_EXE_digits_on_ranks"));
     let digits = &digits;
@@ -181,7 +208,8 @@ fn processes_of_a_launcher_train_together() {
             scope.spawn(move || {
                 let variables = variables(&rank, port);
                 let folder = folder.path().to_str().expect("plain letters");
-                digits.result_of(&["--batch", "16", "--artifacts", folder], &variables)
+                let arguments = ["--batch", "16", "--zero", stage, "--artifacts", folder];
+                digits.result_of(&arguments, &variables)
             })
         });
         let ranks: Vec<_> = ranks.collect();

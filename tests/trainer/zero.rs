@@ -197,7 +197,7 @@ fn an_optimizer_that_is_not_the_learner_s_is_refused() {
             .with_gradient_clipping(Some(clipping))
             .init()
     };
-    let free = Zero::stage3(SgdConfig::new().build());
+    let free = Zero::stage3(SgdConfig::new());
     let many = run_threads(1, |_| {
         train_with(&job, clips(), Some(sharded(2, &free).into()))
     });

@@ -37,3 +37,4 @@ pub use last_round::LastRound;
 pub use parallelism::{Parallelism, RankStart, StepSettings};
 pub use rank_learner::{Pass, RankLearner};
 pub use rank_output::RankOutput;
+pub use replica::Replicas;

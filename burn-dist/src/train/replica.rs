@@ -1,4 +1,4 @@
-//! [`Replica`]: one rank's model between its batches.
+//! [`Replicas`]: the whole model on every rank.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -14,8 +14,9 @@ use crate::data_parallel::{
 };
 use crate::error::Result;
 
-/// Data parallelism: the whole model on every rank.
-pub(super) struct Replicas;
+/// Data parallelism: the whole model and its optimizer, the learner's own, on every rank. The default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replicas;
 
 /// The model that batches go through. The learner's own optimizer, whatever it is, steps the learner's model,
 /// whose parameters come back here.

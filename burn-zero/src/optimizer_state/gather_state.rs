@@ -19,6 +19,7 @@ pub(crate) fn gather_state(
             "see the message of Burn's record",
         )
     })?;
+    let own = map.numbered(own, group.index())?;
     let lengths = group.all_gather_values(vec![own.len() as u64])?;
     if group.index() > 0 {
         let to = Operation::SendRecv {

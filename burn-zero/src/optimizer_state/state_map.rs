@@ -23,11 +23,13 @@ pub(crate) enum Held {
 
 /// How the state of a model's optimizer lies on the ranks.
 ///
-/// Burn's record names a state's tensors and numbers `"{parameter}.{field}"`. Of a parameter that is cut, each
-/// rank's tensors are flat and as long as its piece.
+/// Burn's record names a state's tensors and numbers `"{identifier}.{field}"`. Ranks that are processes have drawn
+/// identifiers of their own, so between ranks it is `"#{number}.{field}"`, with the parameter's place in this map. Of
+/// a parameter that is cut, each rank's tensors are flat and as long as its piece.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StateMap {
-    held: HashMap<u64, Held>,
+    parameters: Vec<(u64, Held)>,
+    numbers: HashMap<u64, usize>,
 }
 
 /// Under this name a record has a parameter's number of dimensions.
@@ -55,7 +57,35 @@ impl Parts {
         })
     }
 
+    /// With other names for parameters; without those that have none.
+    fn renamed(self, name: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let entry = |entry: String| match entry.split_once('.') {
+            Some((id, field)) => name(id).map(|id| format!("{id}.{field}")),
+            None => name(&entry),
+        };
+        let mut renamed = Self::default();
+        for (name, mut tensor) in self.tensors {
+            if let Some(name) = entry(name) {
+                tensor.name.clone_from(&name);
+                renamed.tensors.insert(name, tensor);
+            }
+        }
+        let scalars = self.scalars.into_iter();
+        renamed.scalars = scalars
+            .filter_map(|(name, value)| Some((entry(name)?, value)))
+            .collect();
+        let paths = self.paths.into_iter();
+        renamed.paths = paths
+            .filter_map(|(name, path)| Some((entry(name)?, path)))
+            .collect();
+        Ok(renamed)
+    }
+
     fn into_record(self) -> Result<OptimizerRecord> {
+        OptimizerRecord::from_bytes(self.into_bytes()?).map_err(unreadable)
+    }
+
+    fn into_bytes(self) -> Result<Bytes> {
         let mut writer = Writer::new(self.tensors.into_values().collect());
         for (name, value) in self.scalars {
             writer = writer.with_scalar(&name, value);
@@ -63,8 +93,7 @@ impl Parts {
         for (name, path) in &self.paths {
             writer = writer.with_metadata(name, path);
         }
-        let bytes = writer.into_bytes().map_err(unreadable)?;
-        OptimizerRecord::from_bytes(bytes).map_err(unreadable)
+        writer.into_bytes().map_err(unreadable)
     }
 }
 
@@ -75,22 +104,33 @@ fn unreadable(error: impl std::fmt::Display) -> DistError {
     )
 }
 
-/// The parameter that an entry belongs to.
-fn parameter(name: &str) -> Option<u64> {
-    name.split('.').next()?.parse().ok()
-}
-
 fn product(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
 impl StateMap {
+    /// In the same order on all ranks.
     pub(crate) fn insert(&mut self, id: ParamId, held: Held) {
-        self.held.insert(id.val(), held);
+        self.numbers.insert(id.val(), self.parameters.len());
+        self.parameters.push((id.val(), held));
     }
 
+    /// The parameter that an entry of this rank's record belongs to.
     fn of(&self, name: &str) -> Option<&Held> {
-        self.held.get(&parameter(name)?)
+        let id = name.split('.').next()?.parse().ok()?;
+        let number = *self.numbers.get(&id)?;
+        Some(&self.parameters[number].1)
+    }
+
+    /// This rank's record with numbers in place of identifiers. Of parameters that are not in the map, those of the
+    /// first rank count.
+    pub(crate) fn numbered(&self, own: Bytes, index: usize) -> Result<Bytes> {
+        let own = Parts::read(own)?;
+        own.renamed(|id| match self.numbers.get(&id.parse().ok()?) {
+            Some(number) => Some(format!("#{number}")),
+            None => (index == 0).then(|| id.into()),
+        })?
+        .into_bytes()
     }
 
     /// What a rank keeps of a whole record.
@@ -130,14 +170,14 @@ impl StateMap {
         own.into_record()
     }
 
-    /// The whole record, from those of all ranks.
+    /// The whole record with this rank's identifiers, from the [numbered](Self::numbered) ones of all ranks.
     pub(crate) fn join(&self, records: Vec<Bytes>) -> Result<OptimizerRecord> {
         let mut whole = Parts::default();
         let mut cut: BTreeMap<String, Joined> = BTreeMap::new();
         for (index, record) in records.into_iter().enumerate() {
             let part = Parts::read(record)?;
             for (name, tensor) in part.tensors {
-                match self.of(&name) {
+                match self.numbered_held(&name) {
                     Some(Held::Cut { shape, elements }) => {
                         let joined = cut
                             .entry(name)
@@ -150,7 +190,7 @@ impl StateMap {
                 }
             }
             for (name, value) in part.scalars {
-                let value = match self.of(&name) {
+                let value = match self.numbered_held(&name) {
                     Some(Held::Cut { shape, .. }) if name.ends_with(DIMENSIONS) => {
                         Scalar::from(shape.len())
                     }
@@ -166,7 +206,24 @@ impl StateMap {
             let tensor = joined.finish(&name)?;
             whole.tensors.insert(name, tensor);
         }
+        let mut whole = whole.renamed(|name| match self.by_number(name) {
+            Some((id, _)) => Some(id.to_string()),
+            None => Some(name.into()),
+        })?;
+        for (name, tensor) in &mut whole.tensors {
+            tensor.param_id = name.split('.').next().and_then(|id| id.parse().ok());
+        }
         whole.into_record()
+    }
+
+    fn by_number(&self, name: &str) -> Option<&(u64, Held)> {
+        let number: usize = name.strip_prefix('#')?.parse().ok()?;
+        self.parameters.get(number)
+    }
+
+    fn numbered_held(&self, entry: &str) -> Option<&Held> {
+        let (_, held) = self.by_number(entry.split('.').next()?)?;
+        Some(held)
     }
 }
 
@@ -280,20 +337,33 @@ mod tests {
             let cuts = starts.zip(ends.iter().copied().chain([count]));
             let elements: Vec<_> = cuts.map(|(start, end)| start..end).collect();
             let ranks = elements.len();
-            let mut map = StateMap::default();
-            map.insert(7.into(), Held::Cut { shape: vec![rows, columns], elements });
-            map.insert(8.into(), Held::Whole { owner: Some(ranks - 1) });
-            let mut parts = record(7, &[rows, columns]);
-            let other = record(8, &[2, 3]);
-            parts.tensors.extend(other.tensors);
-            parts.scalars.extend(other.scalars);
-            parts.paths.extend(other.paths);
-            let whole = shared(parts.into_record().expect("a record"));
-            let own = |index| map.cut(whole.clone(), index).map(shared);
-            let own: Vec<Bytes> = (0..ranks).map(|index| own(index).expect("a part")).collect();
-            let again = shared(map.join(own).expect("the whole"));
+            // Each rank has drawn its own identifiers.
+            let cut = |index: u64| 7 + 10 * index;
+            let owned = |index: u64| 8 + 10 * index;
+            let map = |index: u64| {
+                let mut map = StateMap::default();
+                let (shape, elements) = (vec![rows, columns], elements.clone());
+                map.insert(cut(index).into(), Held::Cut { shape, elements });
+                map.insert(owned(index).into(), Held::Whole { owner: Some(ranks - 1) });
+                map
+            };
+            let whole = |index: u64| {
+                let mut parts = record(cut(index), &[rows, columns]);
+                let other = record(owned(index), &[2, 3]);
+                parts.tensors.extend(other.tensors);
+                parts.scalars.extend(other.scalars);
+                parts.paths.extend(other.paths);
+                shared(parts.into_record().expect("a record"))
+            };
+            let own = |index: u64| {
+                let part = map(index).cut(whole(index), index as usize).map(shared);
+                let numbered = map(index).numbered(part.expect("a part"), index as usize);
+                numbered.expect("numbers")
+            };
+            let own: Vec<Bytes> = (0..ranks as u64).map(own).collect();
+            let again = shared(map(0).join(own).expect("the whole"));
             if count > 0 {
-                prop_assert_eq!(&*again, &*whole);
+                prop_assert_eq!(&*again, &*whole(0));
             }
         }
     }
@@ -314,7 +384,7 @@ mod tests {
         assert!(cut.to_string().contains("7.moment_1"), "{cut}");
         let strange = map.cut(bytes(record(9, &[2, 3])), 0).expect_err("a name");
         assert!(strange.to_string().contains("no parameter"), "{strange}");
-        let part = || bytes(record(7, &[3]));
+        let part = || map.numbered(bytes(record(7, &[3])), 0).expect("numbers");
         let few = map.join(vec![part()]).expect_err("half of it");
         assert!(few.to_string().contains("3 of 6"), "{few}");
         map.join(vec![part(), part()]).expect("all of it");

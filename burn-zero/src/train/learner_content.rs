@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{ModuleMapper, Param, ParamId};
 use burn::optim::OptimizerRecord;
-use burn::store::ModuleRecord;
-use burn::tensor::{Bytes, DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 use burn::train::{Learner, LearnerModel};
-use burn_pack::Writer;
+
+#[cfg(feature = "flex")]
+use super::untouched_record;
 
 /// Gives the learner's model new values, flat, in its own types, on a device.
 pub(super) fn fill<M: LearnerModel>(
@@ -22,75 +23,11 @@ pub(super) fn fill<M: LearnerModel>(
 
 /// Lets the memory go of the learner's trained parameters and of its optimizer's state: a learner keeps its shapes,
 /// and nobody reads its values until they are [filled](fill) in.
-///
-/// A `Learner` takes a model in as a record only, and shapes must be the same. So the record has zeros that were
-/// asked of the system and never touched: they take no memory. On host memory, where a tensor keeps a record's
-/// bytes; without the `flex` feature the values stay.
+/// Without the `flex` feature the values stay.
 pub(super) fn let_go<M: LearnerModel>(learner: &mut Learner<M>) {
     learner.load_optim(OptimizerRecord::default());
     #[cfg(feature = "flex")]
-    {
-        learner.fork(&Device::flex().autodiff());
-        let model = learner.model();
-        let mut shapes = Shapes::default();
-        model.visit(&mut shapes);
-        let record = untouched(shapes.tensors).map(|record| record.allow_partial(true));
-        // A record that does not fit would end in a panic; then the values stay.
-        if let Some(record) = record
-            && model.try_load_record(record.clone()).is_ok()
-        {
-            learner.load_model(record);
-        }
-    }
-}
-
-/// A record's bytes whose data nobody wrote.
-#[cfg(feature = "flex")]
-fn untouched(tensors: Vec<burn_pack::Tensor>) -> Option<ModuleRecord> {
-    let writer = Writer::new(tensors);
-    let mut bytes = vec![0u8; writer.size().ok()?];
-    // The head is written; then the first tensor says that it has no data.
-    writer
-        .write_into(&mut bytes)
-        .expect_err("invariant: no tensor has data");
-    // `from_bytes_vec` might move it.
-    ModuleRecord::from_bytes(Bytes::from_elems(bytes)).ok()
-}
-
-/// Paths and shapes of the trained parameters, as records have them.
-#[cfg(feature = "flex")]
-#[derive(Default)]
-struct Shapes {
-    path: Vec<String>,
-    tensors: Vec<burn_pack::Tensor>,
-}
-
-#[cfg(feature = "flex")]
-impl ModuleVisitor for Shapes {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_initialized() {
-            return;
-        }
-        let saved = param.transform_for_save().val();
-        if !saved.is_require_grad() {
-            return;
-        }
-        let (shape, dtype): (_, DType) = (saved.shape(), saved.dtype());
-        let bytes = shape.num_elements() * dtype.size();
-        let nothing = || Err(burn_pack::Error::IoError("no data".into()));
-        let path = self.path.join(".");
-        let id = Some(param.id.val());
-        let tensor = burn_pack::Tensor::deferred(path, dtype, shape, id, bytes, nothing);
-        self.tensors.push(tensor);
-    }
+    untouched_record::put(learner);
 }
 
 /// Gives parameters new values, flat ones.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn::train::LearnerModel;
-use burn_dist::train::{Parallelism, RankLearner, RankStart};
+use burn_dist::train::{Parallelism, RankLearner, RankStart, Replicas};
 use burn_dist::{DistError, Result};
 
 use super::fully_sharded_learner::FullyShardedLearner;
@@ -35,7 +35,7 @@ type Configure<T> = Arc<dyn Fn(T) -> T + Send + Sync>;
 /// #     <M as InferenceStep>::Output: burn_dist::train::RankOutput,
 /// # {
 /// Distributed::new(4)
-///     .parallelism(Zero::stage3(AdamWConfig::new().build()))
+///     .parallelism(Zero::stage3(AdamWConfig::new()))
 ///     .into()
 /// # }
 /// ```
@@ -62,12 +62,14 @@ impl std::fmt::Debug for Zero {
 }
 
 impl Zero {
-    fn new(stage: ZeroStage, optimizer: ShardableOptimizer, no_sync: bool) -> Self {
+    /// A stage, for the learner's optimizer. [`ZeroStage::Nothing`] is plain data parallelism, of which
+    /// the learner steps its own.
+    pub fn new(stage: ZeroStage, optimizer: impl Into<ShardableOptimizer>) -> Self {
         Self {
             stage,
-            optimizer,
+            optimizer: optimizer.into(),
             precision: MixedPrecisionPolicy::default(),
-            no_sync,
+            no_sync: stage <= ZeroStage::OptimizerState,
             sharded_optimizer: None,
             fully_shard: None,
         }
@@ -76,19 +78,19 @@ impl Zero {
     /// Splits the optimizer's state, of any optimizer: see [`ShardedOptimizer`](crate::ShardedOptimizer). Gradients of
     /// micro-steps are added up on each rank and reduced once in a step.
     pub fn stage1(optimizer: impl Into<ShardableOptimizer>) -> Self {
-        Self::new(ZeroStage::OptimizerState, optimizer.into(), true)
+        Self::new(ZeroStage::OptimizerState, optimizer)
     }
 
     /// Also gradients: each micro-step reduces its own, and a rank adds up its part of them. For
     /// [`ElementWise`](crate::ElementWise) optimizers.
     pub fn stage2(optimizer: impl Into<ShardableOptimizer>) -> Self {
-        Self::new(ZeroStage::Gradients, optimizer.into(), false)
+        Self::new(ZeroStage::Gradients, optimizer)
     }
 
     /// Also parameters: see [`FullyShard`]. For [`ElementWise`](crate::ElementWise) optimizers. A rank without
     /// a batch runs one again, which counts for nothing, since every pass gathers parameters.
     pub fn stage3(optimizer: impl Into<ShardableOptimizer>) -> Self {
-        Self::new(ZeroStage::Parameters, optimizer.into(), false)
+        Self::new(ZeroStage::Parameters, optimizer)
     }
 
     /// In stages 2 and 3: adds up whole gradients of micro-steps on each rank, to reduce them once in a step.
@@ -130,13 +132,20 @@ impl Zero {
                 "use MixedPrecisionPolicy::bf16()",
             ));
         }
+        let default = MixedPrecisionPolicy::default();
+        if self.stage == ZeroStage::Nothing && self.precision != default {
+            return Err(DistError::config(
+                "mixed precision keeps master weights, which plain data parallelism has not",
+                "use stage1",
+            ));
+        }
         if self.stage > ZeroStage::OptimizerState && !element_wise {
             return Err(DistError::config(
                 format!(
                     "{:?} are to be split, but this optimizer steps whole parameters",
                     self.stage
                 ),
-                "use stage1, or an element-wise optimizer such as AdamWConfig::new().build()",
+                "use stage1, or an element-wise optimizer without clipping of its own, such as AdamWConfig::new()",
             ));
         }
         Ok(())
@@ -147,6 +156,9 @@ impl<M: LearnerModel> Parallelism<M> for Zero {
     fn start(&self, start: RankStart<'_, M>) -> Result<Box<dyn RankLearner<M>>> {
         let built = self.optimizer.clone().build();
         self.check(built.element_wise)?;
+        if self.stage == ZeroStage::Nothing {
+            return Replicas.start(start);
+        }
         let state = start.optimizer_state.clone();
         check_same_optimizer(start.learner, built.optimizer, state)?;
         let optimizer = self.optimizer.clone();
