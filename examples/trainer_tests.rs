@@ -1,9 +1,13 @@
 //! Burn trainers as a user starts them, plain and on many ranks: they learn, repeat themselves and leave nothing behind.
 
+#[path = "trainer_tests/dashboard.rs"]
+mod dashboard;
 #[path = "trainer_tests/on_ranks.rs"]
 mod on_ranks;
 #[path = "test_programs/run.rs"]
 mod run;
+#[path = "test_programs/terminal.rs"]
+mod terminal;
 #[path = "trainer_tests/trainer.rs"]
 mod trainer;
 

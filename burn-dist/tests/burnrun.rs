@@ -4,6 +4,8 @@
 //! unless `TEST_BEHAVIOUR` tells it what to do.
 
 mod launched;
+#[path = "../../examples/test_programs/terminal.rs"]
+mod terminal;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +13,35 @@ use std::time::{Duration, Instant};
 use burn_dist::World;
 use burn_dist::communicator::ReduceOp;
 use launched::{assert_nothing_left, be_a_rank, burnrun, end_of, finish, mark, run};
+use terminal::Terminal;
+
+#[test]
+fn a_dashboard_has_the_terminal_to_itself() {
+    let mark = mark("dashboard");
+    let flags = ["--nproc-per-node", "3", "--dashboard"];
+    let mut terminal = Terminal::start(&burnrun(&flags, "rank 0 asks", &mark));
+    terminal.wait_until("question", |terminal| {
+        terminal.text().contains("your name?")
+    });
+    terminal.press("Burn\n");
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("hello Burn"), "{text}");
+    assert!(!text.contains("noise"), "{text}");
+    // Others are heard when they fail, and rank 0, which waits, ends with them.
+    let terminal = Terminal::start(&burnrun(&flags, "rank 1 fails", &mark));
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("something is wrong here"), "{text}");
+    assert_nothing_left(&mark);
+    // Where there is no terminal, all are heard.
+    let (code, out, _) = run(&mut burnrun(&flags, "rank 0 asks", &mark));
+    assert_eq!(code, Some(0));
+    assert!(
+        out.contains("hello") && out.contains("[1] noise of rank 1"),
+        "{out}"
+    );
+}
 
 #[test]
 fn rank_program() {
@@ -31,6 +62,13 @@ fn behave(behaviour: &str) -> burn_dist::Result<i32> {
             let threads = std::env::var("RAYON_NUM_THREADS").unwrap_or_default();
             println!("sum {sum} of {} with {threads} threads", group.size());
         }
+        "rank 0 asks" if rank == 0 => {
+            println!("your name?");
+            let mut name = String::new();
+            std::io::stdin().read_line(&mut name).expect("an answer");
+            println!("hello {}", name.trim());
+        }
+        "rank 0 asks" => println!("noise of rank 1"),
         "rank 1 fails" if rank == 1 => {
             eprintln!("something is wrong here");
             return Ok(3);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn_dist::flight::{Diagnosis, FlightLog};
-use burn_dist::world::Doctor;
+use burn_dist::world::{Doctor, OutputStyle};
 use burn_dist::{DistError, ProcessLaunch, Result, launch_processes};
 use clap::Parser;
 
@@ -39,6 +39,9 @@ struct Arguments {
     /// Where ranks write their last calls when one fails or on SIGUSR1 [default: a new folder]
     #[arg(long, value_name = "DIR")]
     flight_dir: Option<PathBuf>,
+    /// Leave the terminal to rank 0, as a dashboard needs; other ranks are heard when one fails
+    #[arg(long)]
+    dashboard: bool,
     /// The program and its arguments, after --
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -121,6 +124,9 @@ fn run() -> Result<u8> {
     }
     if let Some(folder) = arguments.flight_dir {
         launch = launch.flight_folder(folder);
+    }
+    if arguments.dashboard {
+        launch = launch.output(OutputStyle::RankZeroTerminal);
     }
     Ok(launch_processes(&launch)?.code)
 }

@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::launch_signals::LaunchSignals;
 use super::output::{LastLines, Stream};
-use super::{ProcessLaunch, StoreServer, flight_signal};
+use super::{ExitReport, ProcessLaunch, StoreServer, flight_signal};
 use crate::error::{DistError, Result};
 
 /// Time that ranks have to end by themselves after they were asked to.
@@ -35,16 +35,6 @@ enum End {
     NotYet,
     TermAt(Instant),
     KillAt(Instant),
-}
-
-/// How a launch ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExitReport {
-    /// 0, or the code of the rank that failed first; 128 plus the signal that ended it or the
-    /// launcher.
-    pub code: u8,
-    /// The rank that failed first.
-    pub failed_rank: Option<usize>,
 }
 
 /// Starts the ranks of this host and waits for all of them.
@@ -109,7 +99,10 @@ fn random_secret() -> Result<String> {
 
 /// The processes that were started and have not been waited for.
 struct Ranks {
+    /// With what they started, but for one that has the terminal.
     groups: Vec<Pid>,
+    /// It must be of the group that the terminal listens to, which is the launcher's.
+    has_terminal: Option<Pid>,
     last_lines: Vec<LastLines>,
     first_rank: usize,
     flight_folder: PathBuf,
@@ -124,6 +117,7 @@ impl Ranks {
         let (report_end, ended) = channel();
         Self {
             groups: Vec::new(),
+            has_terminal: None,
             last_lines: Vec::new(),
             first_rank,
             flight_folder,
@@ -150,9 +144,12 @@ impl Ranks {
             .env("BURN_DIST_FLIGHT_DIR", &self.flight_folder)
             .spawn()
             .map_err(failure)?;
-        self.groups.push(
-            Pid::from_raw(child.id() as i32).expect("invariant: a process has a positive number"),
-        );
+        let process =
+            Pid::from_raw(child.id() as i32).expect("invariant: a process has a positive number");
+        match launch.output.owns_terminal(rank) {
+            true => self.has_terminal = Some(process),
+            false => self.groups.push(process),
+        }
         self.running += 1;
         let last = LastLines::default();
         self.last_lines.push(last.clone());
@@ -189,6 +186,8 @@ impl Ranks {
             match self.ended.recv_timeout(Duration::from_millis(20)) {
                 Ok((local_rank, status)) => {
                     self.running -= 1;
+                    // Its number may be somebody else's from now on.
+                    self.has_terminal = self.has_terminal.filter(|_| local_rank > 0);
                     let now = Instant::now();
                     if !status.success() && signal.is_none() {
                         let until = *look_until.get_or_insert(now + TOGETHER);
@@ -243,8 +242,8 @@ impl Ranks {
     }
 
     fn ask_for_recordings(&self) {
-        for &group in &self.groups {
-            flight_signal::ask(group);
+        for &process in self.groups.iter().chain(&self.has_terminal) {
+            flight_signal::ask(process);
         }
     }
 
@@ -267,6 +266,9 @@ impl Ranks {
         for &group in &self.groups {
             // A group that has ended is what we want.
             let _ = kill_process_group(group, signal);
+        }
+        if let Some(process) = self.has_terminal {
+            let _ = kill_process(process, signal);
         }
     }
 
@@ -353,11 +355,12 @@ fn command(
         .env("MASTER_PORT", port.to_string())
         .env("BURN_DIST_SECRET", secret)
         .env("BURN_DIST_STORE", "external")
-        .stdin(Stdio::null())
         .stdout(launch.output.stdio(rank, Stream::Out))
-        .stderr(launch.output.stdio(rank, Stream::Error))
+        .stderr(launch.output.stdio(rank, Stream::Error));
+    if !launch.output.owns_terminal(rank) {
         // A group of its own, so that what a rank starts ends with it.
-        .process_group(0);
+        command.stdin(Stdio::null()).process_group(0);
+    }
     let timeouts = [
         ("BURN_DIST_STARTUP_TIMEOUT", launch.startup_timeout),
         ("BURN_DIST_STEP_TIMEOUT", launch.step_timeout),

@@ -56,8 +56,13 @@ pub fn launch_threads<T: Send>(
                         Some(value)
                     }
                     Ok(Err(error)) => {
-                        note(first, rank, error.to_string(), error.comes_from_a_peer());
-                        hub.end(rank, Some(&error.to_string()));
+                        let problem = match &error {
+                            // It says so already.
+                            DistError::Rank { rank: of, problem } if *of == rank => problem.clone(),
+                            error => error.to_string(),
+                        };
+                        hub.end(rank, Some(&problem));
+                        note(first, rank, problem, error.comes_from_a_peer());
                         None
                     }
                     Err(panic) => {

@@ -10,12 +10,13 @@
 //! | `doctor.rs` | what a host offers to a world |
 //! | `nccl_start.rs` | NCCL, if the options ask for it |
 //! | `flight_signal.rs` | recordings on demand |
-//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs` | starting ranks |
+//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs`, `exit_report.rs` | starting ranks |
 //!
 //! Only this folder reads the environment.
 
 mod doctor;
 mod environment;
+mod exit_report;
 mod flight_signal;
 mod handshake;
 mod host_list;
@@ -34,7 +35,8 @@ pub use doctor::Doctor;
 #[cfg(feature = "train")]
 pub(crate) use environment::launched_rank;
 pub use environment::{Environment, Launcher};
-pub use launch_processes::{ExitReport, launch_processes};
+pub use exit_report::ExitReport;
+pub use launch_processes::launch_processes;
 pub use launch_threads::launch_threads;
 #[cfg(feature = "train")]
 pub(crate) use launch_threads::panic_text;

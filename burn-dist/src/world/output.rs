@@ -15,6 +15,9 @@ pub enum OutputStyle {
     /// The same, but rank 0's as they are; on a terminal it writes to it directly, so that a
     /// progress bar works.
     RankZeroUntouched,
+    /// On a terminal rank 0 has it to itself, its input too, as a dashboard needs; lines of other ranks are shown
+    /// only when one fails. Elsewhere as `RankZeroUntouched`.
+    RankZeroTerminal,
 }
 
 /// Lines that are kept to be shown again when a rank fails.
@@ -46,15 +49,24 @@ impl Stream {
 }
 
 impl OutputStyle {
+    /// Whether a rank has the terminal to itself.
+    pub(super) fn owns_terminal(self, rank: usize) -> bool {
+        rank == 0 && self.leaves_terminal()
+    }
+
+    fn leaves_terminal(self) -> bool {
+        self == Self::RankZeroTerminal && std::io::stdout().is_terminal()
+    }
+
     /// Where a rank's stream goes: to a pipe, or straight to the terminal.
     pub(super) fn stdio(self, rank: usize, stream: Stream) -> Stdio {
         let terminal = match stream {
             Stream::Out => std::io::stdout().is_terminal(),
             Stream::Error => std::io::stderr().is_terminal(),
         };
-        match self {
-            Self::RankZeroUntouched if rank == 0 && terminal => Stdio::inherit(),
-            _ => Stdio::piped(),
+        match self != Self::Numbered && rank == 0 && terminal {
+            true => Stdio::inherit(),
+            false => Stdio::piped(),
         }
     }
 
@@ -67,9 +79,10 @@ impl OutputStyle {
         last: LastLines,
     ) -> std::io::Result<JoinHandle<()>> {
         let prefix = match self {
-            Self::RankZeroUntouched if rank == 0 => String::new(),
+            Self::RankZeroUntouched | Self::RankZeroTerminal if rank == 0 => String::new(),
             _ => format!("[{rank}] "),
         };
+        let shown = !self.leaves_terminal();
         std::thread::Builder::new()
             .name(format!("output {rank}"))
             .spawn(move || {
@@ -85,7 +98,9 @@ impl OutputStyle {
                     if line.last() != Some(&b'\n') {
                         line.push(b'\n');
                     }
-                    stream.write(&[prefix.as_bytes(), &line].concat());
+                    if shown {
+                        stream.write(&[prefix.as_bytes(), &line].concat());
+                    }
                     if stream == Stream::Error {
                         let text = String::from_utf8_lossy(&line).trim_end().to_string();
                         let mut last = last.lock().expect("invariant: no panic under this lock");
