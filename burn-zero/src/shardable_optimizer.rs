@@ -7,7 +7,7 @@ use burn::optim::{
     AdaGradConfig, AdamConfig, AdamWConfig, AdanConfig, LionConfig, ModuleOptimizer, RmsPropConfig,
     SgdConfig,
 };
-use burn_dist::fused::GradientScale;
+use burn_dist::fused::{FusedAdamW, FusedSgd, GradientScale};
 
 use crate::ElementWise;
 
@@ -17,9 +17,10 @@ type Layer =
 
 /// An optimizer, and how its state may be divided among ranks.
 ///
-/// Made from an [`ElementWise`] optimizer or its configuration (`AdamWConfig::new()`), it is cut anywhere, in
-/// equal parts. Made from a [`ModuleOptimizer`] (`AdamWConfig::new().init()`, LAMB, Muon, several groups,
-/// gradient clipping), of which nobody can tell what it looks at, each parameter belongs to one rank
+/// Made from an [`ElementWise`] optimizer (`FusedAdamW`, `AdamWConfig::new().build()`), or from a configuration
+/// of Burn's (`AdamWConfig::new()`), it is cut anywhere, in equal parts; the configurations of AdamW and SGD give
+/// [`FusedAdamW`] and [`FusedSgd`]. Made from a [`ModuleOptimizer`] (`AdamWConfig::new().init()`, LAMB, Muon, several
+/// groups, gradient clipping), of which nobody can tell what it looks at, each parameter belongs to one rank
 /// as a whole: the same numbers for every optimizer that treats parameters one by one, as all of a
 /// `ModuleOptimizer` do.
 #[derive(Clone)]
@@ -96,31 +97,31 @@ impl<O: ElementWise> From<O> for ShardableOptimizer {
     }
 }
 
-/// From a configuration of Burn's: as it builds it, or, where it clips gradients, which looks at whole parameters,
-/// as it initialises it.
+/// From a configuration of Burn's: cut anywhere, in one pass where there is such; or, where it clips gradients, which
+/// looks at whole parameters, as Burn initialises it.
 macro_rules! from_config {
-    ($($config:ty),+) => {$(
+    ($($config:ty => $build:expr),+ $(,)?) => {$(
         impl From<$config> for ShardableOptimizer {
             fn from(config: $config) -> Self {
                 let whole = config.init();
                 match whole.has_gradient_clipping() {
                     true => whole.into(),
-                    false => config.build().into(),
+                    false => $build(&config).into(),
                 }
             }
         }
     )+};
 }
 
-from_config!(
-    AdaGradConfig,
-    AdamConfig,
-    AdamWConfig,
-    AdanConfig,
-    LionConfig,
-    RmsPropConfig,
-    SgdConfig
-);
+from_config! {
+    AdaGradConfig => AdaGradConfig::build,
+    AdamConfig => AdamConfig::build,
+    AdamWConfig => FusedAdamW::new,
+    AdanConfig => AdanConfig::build,
+    LionConfig => LionConfig::build,
+    RmsPropConfig => RmsPropConfig::build,
+    SgdConfig => FusedSgd::new,
+}
 
 impl From<ModuleOptimizer> for ShardableOptimizer {
     fn from(optimizer: ModuleOptimizer) -> Self {

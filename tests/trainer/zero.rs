@@ -23,6 +23,7 @@ fn stages() -> Vec<(&'static str, Zero)> {
         ("stage 1", Zero::stage1(adamw())),
         ("stage 2", Zero::stage2(adamw())),
         ("stage 3", Zero::stage3(adamw())),
+        ("stage 3, fused", Zero::stage3(AdamWConfig::new())),
         ("stage 3, no_sync", Zero::stage3(adamw()).no_sync()),
     ]
 }
@@ -66,7 +67,7 @@ fn all_stages_are_data_parallelism_in_uneven_rounds_and_micro_steps() {
                     clipped(Distributed::new(ranks)).parallelism(zero.clone())
                 });
                 // A sum of means is not rounded as a mean of sums.
-                let reduces_each = ["stage 2", "stage 3"].contains(&name);
+                let reduces_each = ["stage 2", "stage 3", "stage 3, fused"].contains(&name);
                 if accumulation.is_none() || !reduces_each {
                     assert_same(&replicas, &many, &what);
                 }

@@ -25,6 +25,8 @@ type Loader<I> = Arc<dyn DataLoader<I>>;
 /// What a rank starts with.
 struct Seat<'a, M: LearnerModel> {
     learner: &'a mut Learner<M>,
+    /// Where somebody asks for it. Goes when training begins.
+    optimizer_state: Option<Bytes>,
     train: BatchSource<<M as TrainStep>::Input>,
     valid: BatchSource<<M as InferenceStep>::Input>,
     first: Option<&'a mut FirstRank<M>>,
@@ -102,14 +104,14 @@ where
                 schedule,
                 interrupter: &interrupter,
                 device: &device,
-                optimizer_state: match &self.parallelism {
-                    Some(_) => optimizer_state(&learner, &first.event_store)?,
-                    None => None,
-                },
+            };
+            let state = match &self.parallelism {
+                Some(_) => optimizer_state(&learner, &first.event_store)?,
+                None => None,
             };
             match World::is_launched() {
-                true => job.as_process(&mut learner, &mut first, &train, &valid),
-                false => job.as_threads(&mut learner, &mut first, &train, &valid),
+                true => job.as_process(&mut learner, state, &mut first, &train, &valid),
+                false => job.as_threads(&mut learner, state, &mut first, &train, &valid),
             }
         });
         if let Err(error) = trained {
@@ -170,8 +172,6 @@ struct Job<'a, M> {
     schedule: Schedule,
     interrupter: &'a Interrupter,
     device: &'a Device,
-    /// Where somebody asks for it.
-    optimizer_state: Option<Bytes>,
 }
 
 impl<M: LearnerModel> Job<'_, M>
@@ -182,6 +182,7 @@ where
     fn as_threads(
         &self,
         learner: &mut Learner<M>,
+        optimizer_state: Option<Bytes>,
         first: &mut FirstRank<M>,
         train: &DeviceLoader<<M as TrainStep>::Input>,
         valid: &DeviceLoader<<M as InferenceStep>::Input>,
@@ -193,12 +194,15 @@ where
         let firsts = std::iter::once(Some(first)).chain((1..ranks).map(|_| None));
         let sources = for_threads(train, split, ranks)?.into_iter();
         let sources = sources.zip(for_threads(valid, split, ranks)?);
+        let states = std::iter::repeat_n(optimizer_state, ranks);
         let seats: Vec<_> = learners
             .zip(firsts)
+            .zip(states)
             .zip(sources)
-            .map(|((learner, first), (train, valid))| {
+            .map(|(((learner, first), optimizer_state), (train, valid))| {
                 Mutex::new(Some(Seat {
                     learner,
+                    optimizer_state,
                     train,
                     valid,
                     first,
@@ -216,6 +220,7 @@ where
     fn as_process(
         &self,
         learner: &mut Learner<M>,
+        optimizer_state: Option<Bytes>,
         first: &mut FirstRank<M>,
         train: &DeviceLoader<<M as TrainStep>::Input>,
         valid: &DeviceLoader<<M as InferenceStep>::Input>,
@@ -229,6 +234,7 @@ where
         let split = self.strategy.split.unwrap_or(BatchSplit::Slices);
         let seat = Seat {
             learner,
+            optimizer_state,
             train: for_process(train, split, rank, ranks)?,
             valid: for_process(valid, split, rank, ranks)?,
             first: (rank == 0).then_some(first),
@@ -265,7 +271,7 @@ where
             model,
             group,
             settings: self.strategy.settings,
-            optimizer_state: self.optimizer_state.clone(),
+            optimizer_state: seat.optimizer_state,
         })?;
         RankTraining {
             group: group.clone(),

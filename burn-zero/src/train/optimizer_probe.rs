@@ -3,7 +3,7 @@
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Tensor, TensorData};
 use burn::train::{Learner, LearnerModel};
 use burn_dist::{DistError, Result};
 
@@ -89,7 +89,7 @@ impl<M: LearnerModel> Probe<'_, M> {
         };
         let largest = before.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
         let (moved, off) = (far(&theirs, &before), far(&own, &theirs));
-        let rounding = 8.0 * f64::from(f32::EPSILON) * (largest + moved);
+        let rounding = 8.0 * epsilon(start.dtype()) * (largest + moved);
         (own.len() != theirs.len() || off > 1e-3 * moved + rounding).then(|| {
             DistError::config(
                 format!(
@@ -98,6 +98,15 @@ impl<M: LearnerModel> Probe<'_, M> {
                 "give Zero the optimizer that Learner::new got, with the same settings and groups",
             )
         })
+    }
+}
+
+/// Optimizers that are the same may round otherwise.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => f64::from(half::bf16::EPSILON),
+        DType::F16 => f64::from(half::f16::EPSILON),
+        _ => f64::from(f32::EPSILON),
     }
 }
 
