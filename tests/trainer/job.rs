@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
@@ -187,7 +187,12 @@ pub struct Job {
     pub artifacts: Option<std::path::PathBuf>,
     pub resume: Option<usize>,
     pub decay: bool,
+    /// Of inputs.
     pub dtype: DType,
+    /// Of parameters.
+    pub parameters: DType,
+    /// The first layer is not trained.
+    pub frozen: bool,
 }
 
 impl Job {
@@ -210,6 +215,8 @@ impl Job {
             resume: None,
             decay: false,
             dtype: DType::F32,
+            parameters: DType::F32,
+            frozen: false,
         }
     }
 }
@@ -251,6 +258,14 @@ fn loader(items: &Items, job: &Job, seed: Option<u64>) -> Arc<dyn DataLoader<Bat
     .build(items.clone())
 }
 
+struct Cast(DType);
+
+impl ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| Tensor::from_inner(tensor.inner().cast(self.0)).require_grad())
+    }
+}
+
 /// Of all floats, also those that are not trained.
 fn bits_of(net: &Net) -> Vec<Vec<u8>> {
     struct Bits(Vec<Vec<u8>>);
@@ -281,6 +296,17 @@ pub fn train_with(
         let _alone = SEEDED.lock().expect("not poisoned");
         device.seed(7);
         let net = Net::new(job, &device);
+        let net = match job.parameters {
+            DType::F32 => net,
+            dtype => net.map(&mut Cast(dtype)),
+        };
+        let net = match job.frozen {
+            true => Net {
+                first: net.first.no_grad(),
+                ..net
+            },
+            false => net,
+        };
         // Burn draws parameters when they are first read.
         bits_of(&net);
         net

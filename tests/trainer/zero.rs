@@ -170,6 +170,26 @@ fn masters_of_bf16_are_what_is_saved_and_resumed() {
     assert!(off > 1e-4 && off < 0.05, "{off}");
 }
 
+#[test]
+fn what_is_not_trained_stays_and_16_bit_parameters_stay_16_bits() {
+    let mut job = Job::new(24, 12, 3);
+    job.frozen = true;
+    let replicas = on_ranks(&job, || sum(2));
+    for (name, zero) in stages() {
+        let many = on_ranks(&job, || sharded(2, &zero));
+        assert_same(&replicas, &many, &format!("{name}, frozen"));
+    }
+    job.frozen = false;
+    (job.parameters, job.dtype) = (DType::BF16, DType::BF16);
+    let stage1 = on_ranks(&job, || sharded(2, &Zero::stage1(adamw())));
+    assert_eq!(stage1.error, None);
+    assert_eq!(stage1.bits[0].len(), 2 * crate::items::FEATURES * 16);
+    for (name, zero) in stages().into_iter().skip(1) {
+        let many = on_ranks(&job, || sharded(2, &zero));
+        assert_same(&stage1, &many, &format!("{name}, bf16"));
+    }
+}
+
 #[track_caller]
 fn assert_fails(outcome: &Outcome, words: &[&str]) {
     let error = outcome.error.clone().expect("an error");
