@@ -1,9 +1,9 @@
 //! However one rank's training ends, all end, with the cause.
 
-use burn_dist::train::{BatchSplit, Distributed, LastRound};
+use burn_dist::train::{BatchSplit, Distributed, GradientReduction, LastRound};
 
 use super::job::{Job, Net, train};
-use super::on_ranks;
+use super::{assert_same, on_ranks};
 
 #[test]
 fn a_panic_in_forward_ends_all_and_is_the_cause() {
@@ -47,6 +47,21 @@ fn an_empty_dataset_is_an_error_and_an_empty_validation_is_none() {
     let outcome = on_ranks(&Job::new(8, 0, 2), || Distributed::new(2));
     assert_eq!(outcome.error, None);
     assert_eq!(outcome.items("train", 2), Some(8));
+}
+
+#[test]
+fn early_stopping_stops_all_ranks_with_the_epoch_of_one_device() {
+    let mut job = Job::new(24, 6, 2);
+    (job.epochs, job.enough) = (5, Some(3));
+    for ranks in [1, 3] {
+        job.accumulation = Some(ranks);
+        let one = train(&job, None);
+        job.accumulation = None;
+        let strategy = || Distributed::new(ranks).gradient_reduction(GradientReduction::Sum);
+        let many = on_ranks(&job, strategy);
+        assert_same(&one, &many, "stopped early");
+        assert!(many.items("valid", 3).is_some() && many.items("train", 4).is_none());
+    }
 }
 
 /// As `q` in the dashboard does.

@@ -10,14 +10,14 @@ use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use burn::train::logger::MetricLogger;
-use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
+use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, Split};
 use burn::train::metric::{
     AccuracyMetric, Adaptor, LossMetric, Metric, MetricDefinition, MetricMetadata, MetricName,
     NumericEntry, SerializedEntry,
 };
 use burn::train::{
-    ClassificationOutput, InferenceStep, Interrupter, Learner, LearningResult, SupervisedTraining,
-    TrainOutput, TrainStep, TrainingStrategy,
+    ClassificationOutput, EarlyStoppingStrategy, InferenceStep, Interrupter, Learner,
+    LearningResult, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
 };
 use burn_dist::ProcessGroup;
 use burn_dist::batch_norm::SyncBatchNorm;
@@ -141,6 +141,15 @@ impl Metric for CountItems {
     }
 }
 
+#[derive(Clone)]
+struct Enough(usize);
+
+impl EarlyStoppingStrategy for Enough {
+    fn should_stop(&mut self, epoch: usize, _store: &EventStoreClient) -> bool {
+        epoch == self.0
+    }
+}
+
 /// Keeps all that metrics say, as text in which floats have all their bits.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -184,6 +193,8 @@ pub struct Job {
     pub workers: usize,
     pub panics_at: Option<usize>,
     pub stop_after: Option<usize>,
+    /// The epoch with which early stopping has seen enough.
+    pub enough: Option<usize>,
     pub artifacts: Option<std::path::PathBuf>,
     pub resume: Option<usize>,
     pub decay: bool,
@@ -211,6 +222,7 @@ impl Job {
             workers: 0,
             panics_at: None,
             stop_after: None,
+            enough: None,
             artifacts: None,
             resume: None,
             decay: false,
@@ -341,6 +353,9 @@ pub fn train_with(
     }
     if job.artifacts.is_some() {
         training = training.with_default_checkpointers();
+    }
+    if let Some(epoch) = job.enough {
+        training = training.early_stopping(Enough(epoch));
     }
     if let Some(epoch) = job.resume {
         training = training.checkpoint(epoch);
