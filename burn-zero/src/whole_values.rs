@@ -1,8 +1,8 @@
 //! Values that ranks keep in pieces, whole again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use burn_dist::backend::FlatMemory;
 use burn_dist::communicator::Operation;
@@ -48,13 +48,32 @@ impl WholeUnits<'_> {
     }
 }
 
-/// The values of a model's parameters, flat and untracked; of a wrapped one, this rank's pieces.
-#[derive(Default)]
-pub(crate) struct ReadValues(pub(crate) HashMap<ParamId, Tensor<1>>);
+/// The values of some of a model's parameters, flat and untracked; of a wrapped one, this rank's pieces.
+pub(crate) struct ReadValues {
+    wanted: HashSet<ParamId>,
+    values: HashMap<ParamId, Tensor<1>>,
+}
+
+impl ReadValues {
+    /// What stands in for a split parameter, under another identifier, is as large as all of it and is not read.
+    pub(crate) fn of<M: Module>(
+        model: &M,
+        wanted: impl IntoIterator<Item = ParamId>,
+    ) -> HashMap<ParamId, Tensor<1>> {
+        let mut read = Self {
+            wanted: wanted.into_iter().collect(),
+            values: HashMap::new(),
+        };
+        model.visit(&mut read);
+        read.values
+    }
+}
 
 impl ModuleVisitor for ReadValues {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let base = param.base().without_autodiff();
-        self.0.entry(param.id).or_insert_with(|| base.reshape([-1]));
+        if self.wanted.remove(&param.id) {
+            let base = param.base().without_autodiff();
+            self.values.insert(param.id, base.reshape([-1]));
+        }
     }
 }

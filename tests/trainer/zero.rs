@@ -202,8 +202,9 @@ fn assert_fails(outcome: &Outcome, words: &[&str]) {
 fn an_optimizer_that_is_not_the_learner_s_is_refused() {
     let job = Job::new(12, 6, 3);
     let other = [
-        AdamWConfig::new().with_beta_2(0.9).build(),
-        AdamWConfig::new().with_weight_decay(0.5).build(),
+        AdamWConfig::new().with_beta_2(0.99).build(),
+        AdamWConfig::new().with_amsgrad(true).build(),
+        AdamWConfig::new().with_weight_decay(0.01).build(),
         AdamWConfig::new().with_epsilon(1e-2).build(),
     ];
     for optimizer in other {

@@ -241,7 +241,7 @@ impl Shared {
             let error = explain(failed, &self.members, self.options.timeout);
             // What this rank itself gave the group up for counts more than what it then met.
             let first = lock(&self.failure).get_or_insert(error).clone();
-            core.abort(&first.to_string());
+            core.abort(&told(&first, &self.members));
             first
         })
     }
@@ -334,8 +334,16 @@ impl Communicator for Engine {
         // A call that runs now notices the flag and says why in its own turn.
         self.shared.cancelled.store(true, Ordering::Release);
         if let Ok(mut core) = self.shared.core.try_lock() {
-            core.abort(&first.to_string());
+            core.abort(&told(&first, &self.shared.members));
         }
+    }
+}
+
+/// A failure as peers hear it, who say whose it is themselves.
+fn told(failure: &DistError, members: &Members) -> String {
+    match failure {
+        DistError::Rank { rank, problem } if *rank == members.rank() => problem.clone(),
+        failure => failure.to_string(),
     }
 }
 

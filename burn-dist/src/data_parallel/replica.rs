@@ -122,9 +122,10 @@ impl ModuleMapper for UntrainedMapper<'_> {
         // By the table: in a validation model nothing asks for gradients.
         let table = self.0.0.table;
         let position = table.position(param.id);
-        match position.is_some_and(|position| table.specs()[position].trainable) {
-            true => param,
-            false => self.0.0.map_float(param),
+        match position.is_some_and(|position| !table.specs()[position].trainable) {
+            true => self.0.0.map_float(param),
+            // What is not in the table stands for a parameter that is kept elsewhere.
+            false => param,
         }
     }
 

@@ -106,8 +106,10 @@ where
                 device: &device,
             };
             let state = match &self.parallelism {
-                Some(_) => optimizer_state(&learner, &first.event_store)?,
-                None => None,
+                Some(p) if p.reads_optimizer_state() => {
+                    optimizer_state(&learner, &first.event_store)?
+                }
+                _ => None,
             };
             match World::is_launched() {
                 true => job.as_process(&mut learner, state, &mut first, &train, &valid),

@@ -13,32 +13,15 @@ use burn::train::{Learner, LearnerModel, LearningCheckpointer};
 
 use crate::error::{DistError, Result};
 
-/// Takes a record where others write a file.
-struct Keep<R>(Arc<Mutex<Option<R>>>);
+/// Where others write a file: takes a record, or lets it go.
+struct Keep<R>(Option<Arc<Mutex<Option<R>>>>);
 
 impl<R: Checkpoint> Checkpointer<R> for Keep<R> {
     fn save(&self, _epoch: usize, record: R) -> std::result::Result<(), CheckpointerError> {
-        let kept = &mut *self.0.lock().expect("invariant: no panic under this lock");
-        *kept = Some(record);
-        Ok(())
-    }
-
-    fn delete(&self, _epoch: usize) -> std::result::Result<(), CheckpointerError> {
-        Ok(())
-    }
-
-    fn restore(&self, epoch: usize) -> std::result::Result<R, CheckpointerError> {
-        Err(CheckpointerError::Unknown(format!(
-            "there is no file of epoch {epoch}"
-        )))
-    }
-}
-
-/// Lets records of no interest go.
-struct Drop;
-
-impl<R: Checkpoint> Checkpointer<R> for Drop {
-    fn save(&self, _epoch: usize, _record: R) -> std::result::Result<(), CheckpointerError> {
+        if let Some(kept) = &self.0 {
+            let mut kept = kept.lock().expect("invariant: no panic under this lock");
+            *kept = Some(record);
+        }
         Ok(())
     }
 
@@ -73,9 +56,9 @@ pub(super) fn optimizer_state<M: LearnerModel>(
 ) -> Result<Option<Bytes>> {
     let kept = Arc::new(Mutex::new(None::<OptimizerRecord>));
     let mut checkpointer = LearningCheckpointer::<M>::new(
-        AsyncCheckpointer::new(Drop),
-        AsyncCheckpointer::new(Keep(kept.clone())),
-        AsyncCheckpointer::new(Drop),
+        AsyncCheckpointer::new(Keep(None)),
+        AsyncCheckpointer::new(Keep(Some(kept.clone()))),
+        AsyncCheckpointer::new(Keep(None)),
         Box::new(Now),
     );
     checkpointer.checkpoint(learner, 0, store);

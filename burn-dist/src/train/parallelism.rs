@@ -55,6 +55,9 @@ impl StepSettings {
 /// What ranks share of a model and its optimizer, where it is not plain data parallelism: for
 /// [`Distributed::parallelism`](super::Distributed::parallelism). `burn_zero::Zero` is one.
 pub trait Parallelism<M: LearnerModel>: Send + Sync {
+    /// Whether [`start`](Self::start) wants the state of the learner's optimizer; to read it, the model is copied.
+    fn reads_optimizer_state(&self) -> bool;
+
     /// Makes a rank's share. Collective.
     ///
     /// # Errors

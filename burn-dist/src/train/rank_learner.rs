@@ -68,6 +68,9 @@ pub trait RankLearner<M: LearnerModel> {
     /// What the group met.
     fn write_back_optimizer(&self, learner: &mut Learner<M>) -> Result<()>;
 
+    /// Training has failed: gives the learner what this rank has of the model. Local.
+    fn give_up(&self, learner: &mut Learner<M>);
+
     /// A checkpoint was made of what was written back. Local.
     fn let_go(&self, learner: &mut Learner<M>);
 }

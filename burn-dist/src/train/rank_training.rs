@@ -1,5 +1,7 @@
 //! [`RankTraining`]: the loop of one rank.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use burn::train::{
     InferenceStep, Interrupter, ItemLazy, Learner, LearnerModel, TrainStep, TrainingError,
 };
@@ -71,6 +73,14 @@ where
     /// # Errors
     /// What the group met. What ended training otherwise is left in the interrupter.
     pub(super) fn run(mut self) -> Result<()> {
+        let trained = catch_unwind(AssertUnwindSafe(|| self.train_to_the_end()));
+        if !matches!(trained, Ok(Ok(()))) && self.returns_model {
+            self.replica.give_up(self.learner);
+        }
+        trained.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn train_to_the_end(&mut self) -> Result<()> {
         for epoch in self.schedule.epochs.clone() {
             if self.train_epoch(epoch)? == Ended::Early {
                 break;

@@ -27,6 +27,10 @@ struct Replica<M> {
 }
 
 impl<M: LearnerModel> Parallelism<M> for Replicas {
+    fn reads_optimizer_state(&self) -> bool {
+        false
+    }
+
     fn start(&self, start: RankStart<'_, M>) -> Result<Box<dyn RankLearner<M>>> {
         let settings = start.settings;
         let config = DataParallelConfig {
@@ -102,6 +106,9 @@ impl<M: LearnerModel> RankLearner<M> for Replica<M> {
     fn write_back_optimizer(&self, _learner: &mut Learner<M>) -> Result<()> {
         Ok(())
     }
+
+    /// It has been there all the time.
+    fn give_up(&self, _learner: &mut Learner<M>) {}
 
     fn let_go(&self, _learner: &mut Learner<M>) {}
 }

@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::launch_signals::LaunchSignals;
 use super::output::{LastLines, Stream};
+use super::process_launch::random_secret;
+use super::terminal_state::TerminalState;
 use super::{ExitReport, ProcessLaunch, StoreServer, flight_signal};
 use crate::error::{DistError, Result};
 
@@ -69,8 +71,8 @@ pub fn launch_processes(launch: &ProcessLaunch) -> Result<ExitReport> {
         .as_ref()
         .map_or(launch.master_port, |server| server.address().port());
     let signals = LaunchSignals::listen()?;
-    let own_folder = || flight_signal::folder(std::process::id());
-    let folder = launch.flight_folder.clone().unwrap_or_else(own_folder);
+    let folder = launch.flight_folder.clone();
+    let folder = folder.unwrap_or_else(|| flight_signal::folder(std::process::id()));
     let first_rank = launch.node_rank * launch.ranks;
     flight_signal::clear(&folder, first_rank..first_rank + launch.ranks);
     let mut ranks = Ranks::new(first_rank, folder);
@@ -81,20 +83,10 @@ pub fn launch_processes(launch: &ProcessLaunch) -> Result<ExitReport> {
         // On failure the ranks that did start end with `ranks`.
         ranks.start(launch, local_rank, port, &secret)?;
     }
-    let report = ranks.wait(&signals);
+    let terminal = TerminalState::of(launch.output);
+    let report = ranks.wait(&signals, terminal.as_ref());
     drop(server);
     Ok(report)
-}
-
-fn random_secret() -> Result<String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        DistError::config(
-            format!("the system has no random bytes for a secret: {error}"),
-            "set BURN_DIST_SECRET yourself",
-        )
-    })?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The processes that were started and have not been waited for.
@@ -103,6 +95,7 @@ struct Ranks {
     groups: Vec<Pid>,
     /// It must be of the group that the terminal listens to, which is the launcher's.
     has_terminal: Option<Pid>,
+    owns_terminal: bool,
     last_lines: Vec<LastLines>,
     first_rank: usize,
     flight_folder: PathBuf,
@@ -118,6 +111,7 @@ impl Ranks {
         Self {
             groups: Vec::new(),
             has_terminal: None,
+            owns_terminal: false,
             last_lines: Vec::new(),
             first_rank,
             flight_folder,
@@ -147,7 +141,7 @@ impl Ranks {
         let process =
             Pid::from_raw(child.id() as i32).expect("invariant: a process has a positive number");
         match launch.output.owns_terminal(rank) {
-            true => self.has_terminal = Some(process),
+            true => (self.has_terminal, self.owns_terminal) = (Some(process), true),
             false => self.groups.push(process),
         }
         self.running += 1;
@@ -177,7 +171,7 @@ impl Ranks {
     }
 
     /// Waits for all ranks; ends them when one fails or a signal comes.
-    fn wait(&mut self, signals: &LaunchSignals) -> ExitReport {
+    fn wait(&mut self, signals: &LaunchSignals, terminal: Option<&TerminalState>) -> ExitReport {
         let mut failed: Vec<(usize, ExitStatus)> = Vec::new();
         let mut look_until: Option<Instant> = None;
         let mut signal = None;
@@ -223,6 +217,9 @@ impl Ranks {
             };
         }
         self.end();
+        if let Some(terminal) = terminal {
+            terminal.restore();
+        }
         // A rank that a signal ended may be reported after those that met its end.
         let by_signal = failed.iter().find(|(_, status)| status.signal().is_some());
         let own = failed
@@ -233,10 +230,13 @@ impl Ranks {
         self.say(first, signal)
     }
 
+    /// Of one that wrote to the terminal nobody knows; others are looked at first.
     fn met_a_peers_failure(&self, local_rank: usize) -> bool {
-        let last = self.last_lines[local_rank]
-            .lock()
-            .expect("invariant: no panic under this lock");
+        if self.owns_terminal && local_rank == 0 {
+            return true;
+        }
+        let last = self.last_lines[local_rank].lock();
+        let last = last.expect("invariant: no panic under this lock");
         last.iter()
             .any(|line| DistError::line_comes_from_a_peer(line))
     }
@@ -295,7 +295,11 @@ impl Ranks {
                 .lock()
                 .expect("invariant: no panic under this lock");
             let mut text = self.recordings();
-            text += &format!("rank {rank} failed first, with {how}; its last words:\n");
+            let words = match last.is_empty() {
+                true => "; it said nothing more",
+                false => "; its last words:",
+            };
+            text += &format!("rank {rank} failed first, with {how}{words}\n");
             for line in last.iter() {
                 text += &format!("  {line}\n");
             }

@@ -10,7 +10,7 @@
 //! | `doctor.rs` | what a host offers to a world |
 //! | `nccl_start.rs` | NCCL, if the options ask for it |
 //! | `flight_signal.rs` | recordings on demand |
-//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs`, `exit_report.rs` | starting ranks |
+//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs`, `exit_report.rs`, `terminal_state.rs` | starting ranks |
 //!
 //! Only this folder reads the environment.
 
@@ -28,6 +28,7 @@ mod output;
 mod peers;
 mod process_launch;
 mod store;
+mod terminal_state;
 mod world;
 mod world_options;
 

@@ -82,7 +82,7 @@ impl OutputStyle {
             Self::RankZeroUntouched | Self::RankZeroTerminal if rank == 0 => String::new(),
             _ => format!("[{rank}] "),
         };
-        let shown = !self.leaves_terminal();
+        let shown = rank == 0 || !self.leaves_terminal();
         std::thread::Builder::new()
             .name(format!("output {rank}"))
             .spawn(move || {

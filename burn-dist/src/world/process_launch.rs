@@ -153,3 +153,15 @@ impl ProcessLaunch {
         Ok(())
     }
 }
+
+/// For ranks that were given none.
+pub(super) fn random_secret() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        DistError::config(
+            format!("the system has no random bytes for a secret: {error}"),
+            "set BURN_DIST_SECRET yourself",
+        )
+    })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -47,7 +47,7 @@ impl FullySharded {
     /// Collective: an all_gather for each unit, one after the other.
     ///
     /// # Errors
-    /// What the group met, now or before.
+    /// [`DistError::Config`] for a model that is not the wrapped one; else what the group met, now or before.
     pub fn gather_values<M: Module>(
         &self,
         model: &M,
@@ -55,8 +55,17 @@ impl FullySharded {
     ) -> Result<HashMap<ParamId, Tensor<1>>> {
         self.check()?;
         let plan = &self.context.plan;
-        let mut own = ReadValues::default();
-        model.visit(&mut own);
+        let own = ReadValues::of(model, plan.parameters.iter().map(|p| p.id));
+        if let Some(missing) = plan.parameters.iter().find(|p| !own.contains_key(&p.id)) {
+            return Err(DistError::config(
+                format!(
+                    "rank {}: the model shows no piece of {}",
+                    self.group().rank(),
+                    missing.name
+                ),
+                "pass the model that FullyShard::wrap returned, or one that was made of it",
+            ));
+        }
         let of_unit =
             |unit: usize, place: usize| &plan.parameters[plan.units[unit].parameters[place]];
         let device = self.context.device.clone().inner();
@@ -67,8 +76,8 @@ impl FullySharded {
             dtype: &|unit| of_unit(unit, 0).master,
         };
         let piece = |id: ParamId| {
-            let piece = own.0.get(&id).cloned();
-            piece.expect("invariant: a wrapped model shows its pieces")
+            let piece = own.get(&id).cloned();
+            piece.expect("invariant: looked for before")
         };
         let values = units.gather(wanted, |cut| piece(of_unit(cut.unit, cut.parameter).id))?;
         let split = values.into_iter();

@@ -109,10 +109,11 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
         let model = self.valid()?;
         let trained = self.sharded.gather_values(&model, wanted)?;
         if wanted {
-            let mut values = ReadValues::default();
-            model.visit(&mut values);
-            values.0.extend(trained);
-            fill(learner, values.0, &self.device);
+            let specs = self.table.specs().iter();
+            let untrained = specs.filter(|spec| !spec.trainable).map(|spec| spec.id);
+            let mut values = ReadValues::of(&model, untrained);
+            values.extend(trained);
+            fill(learner, values, &self.device);
         }
         Ok(())
     }
@@ -123,6 +124,9 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
         }
         Ok(())
     }
+
+    /// Most of it is on other ranks.
+    fn give_up(&self, _learner: &mut Learner<M>) {}
 
     fn let_go(&self, learner: &mut Learner<M>) {
         let_go(learner);

@@ -1,6 +1,9 @@
 //! [`ShardedLearner`]: stages 1 and 2 in Burn's trainer.
 
-use burn::tensor::Device;
+use std::collections::HashMap;
+
+use burn::module::ParamId;
+use burn::tensor::{Device, Tensor};
 use burn::train::{Learner, LearnerModel};
 use burn_dist::Result;
 use burn_dist::data_parallel::broadcast_untrained;
@@ -39,6 +42,13 @@ impl<M: LearnerModel> ShardedLearner<M> {
             settings: start.settings,
             no_sync,
         })
+    }
+
+    fn fill(&self, learner: &mut Learner<M>, model: &M, masters: HashMap<ParamId, Tensor<1>>) {
+        let specs = self.sharded.data_parallel().parameters().specs();
+        let mut values = ReadValues::of(model, specs.iter().map(|spec| spec.id));
+        values.extend(masters);
+        fill(learner, values, &self.device);
     }
 
     fn model(&self) -> &M {
@@ -88,10 +98,7 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
         let model = self.valid()?;
         let masters = self.sharded.gather_masters(wanted)?;
         if wanted {
-            let mut values = ReadValues::default();
-            model.visit(&mut values);
-            values.0.extend(masters);
-            fill(learner, values.0, &self.device);
+            self.fill(learner, &model, masters);
         }
         Ok(())
     }
@@ -101,6 +108,13 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
             learner.load_optim(state);
         }
         Ok(())
+    }
+
+    /// Without masters, which are on other ranks too.
+    fn give_up(&self, learner: &mut Learner<M>) {
+        if let Some(model) = &self.model {
+            self.fill(learner, model, HashMap::new());
+        }
     }
 
     fn let_go(&self, learner: &mut Learner<M>) {

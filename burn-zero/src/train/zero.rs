@@ -153,6 +153,10 @@ impl Zero {
 }
 
 impl<M: LearnerModel> Parallelism<M> for Zero {
+    fn reads_optimizer_state(&self) -> bool {
+        self.stage != ZeroStage::Nothing
+    }
+
     fn start(&self, start: RankStart<'_, M>) -> Result<Box<dyn RankLearner<M>>> {
         let built = self.optimizer.clone().build();
         self.check(built.element_wise)?;
