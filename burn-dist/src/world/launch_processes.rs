@@ -291,9 +291,8 @@ impl Ranks {
                 (None, Some(signal)) => (format!("signal {signal}"), 128 + signal as u8),
                 (None, None) => ("an unknown status".into(), 1),
             };
-            let last = self.last_lines[local_rank]
-                .lock()
-                .expect("invariant: no panic under this lock");
+            let last = self.last_lines[local_rank].lock();
+            let last = last.expect("invariant: no panic under this lock");
             let mut text = self.recordings();
             let words = match last.is_empty() {
                 true => "; it said nothing more",
