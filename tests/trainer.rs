@@ -6,6 +6,9 @@ mod items;
 #[path = "trainer/job.rs"]
 mod job;
 
+#[path = "trainer/metrics.rs"]
+mod metrics;
+
 #[path = "trainer/ends.rs"]
 mod ends;
 
@@ -208,14 +211,9 @@ fn running_statistics_are_those_of_the_first_rank() {
 fn checkpoints_go_to_one_device_and_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let in_folder = |name: &str, epochs, resume, accumulation| {
-        let mut job = Job::new(24, 8, 3);
+        let mut job = Job::new(24, 8, 3).accumulating(accumulation);
         job.batch_norm = true;
-        job.decay = true;
-        job.epochs = epochs;
-        job.resume = resume;
-        job.accumulation = accumulation;
-        job.artifacts = Some(folder.path().join(name));
-        job
+        job.with_checkpoints(&folder.path().join(name), epochs, resume)
     };
     // Statistics of BatchNorm differ between one rank and many; so both halves run on as many.
     let whole = on_ranks(&in_folder("whole", 3, None, None), || sum(2));
@@ -244,13 +242,8 @@ fn checkpoints_go_to_one_device_and_back() {
 fn a_checkpoint_resumes_to_the_same_bits_on_one_device_and_on_ranks() {
     let folder = tempfile::tempdir().expect("a folder");
     let job = |name: &str, epochs, resume, accumulation| {
-        let mut job = Job::new(24, 8, 3);
-        job.decay = true;
-        job.epochs = epochs;
-        job.resume = resume;
-        job.accumulation = accumulation;
-        job.artifacts = Some(folder.path().join(name));
-        job
+        let job = Job::new(24, 8, 3).accumulating(accumulation);
+        job.with_checkpoints(&folder.path().join(name), epochs, resume)
     };
     on_ranks(&job("ranks", 2, None, None), || sum(2));
     train(&job("one", 2, None, Some(2)), None);

@@ -85,22 +85,12 @@ impl Terminal {
 
     /// All that was written to the screen so far, without what moves and colours it.
     pub(crate) fn text(&self) -> String {
+        plain(&self.raw())
+    }
+
+    fn raw(&self) -> String {
         let bytes = self.screen.lock().expect("not poisoned").clone();
-        let raw = String::from_utf8_lossy(&bytes).into_owned();
-        let mut text = String::new();
-        let mut letters = raw.chars();
-        while let Some(letter) = letters.next() {
-            match letter {
-                '\u{1b}' => {
-                    let rest = letters.by_ref();
-                    let mut sequence =
-                        rest.skip_while(|c| ['[', '?', ';'].contains(c) || c.is_ascii_digit());
-                    sequence.next();
-                }
-                letter => text.push(letter),
-            }
-        }
-        text
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     fn in_time(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
@@ -131,7 +121,12 @@ impl Terminal {
     }
 
     /// Waits for the program's end: its code, and what was on the screen.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(self) -> (Option<i32>, String) {
+        let (code, raw) = self.end_raw();
+        (code, plain(&raw))
+    }
+
+    fn end_raw(mut self) -> (Option<i32>, String) {
         let mut code = None;
         self.in_time("end", |terminal| {
             let status = terminal.child.try_wait().expect("our child");
@@ -140,6 +135,32 @@ impl Terminal {
         });
         // What is on its way to the screen.
         std::thread::sleep(Duration::from_millis(200));
-        (code.flatten(), self.text())
+        (code.flatten(), self.raw())
     }
+
+    /// As [`end`](Self::end), with what was on the screen after a dashboard had given it back.
+    #[allow(dead_code)]
+    pub(crate) fn end_after_dashboard(self) -> (Option<i32>, String) {
+        let (code, raw) = self.end_raw();
+        let (_, after) = raw.rsplit_once("\u{1b}[?1049l").expect("a dashboard");
+        (code, plain(after))
+    }
+}
+
+/// Without what moves and colours.
+fn plain(raw: &str) -> String {
+    let mut text = String::new();
+    let mut letters = raw.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\u{1b}' => {
+                let rest = letters.by_ref();
+                let mut sequence =
+                    rest.skip_while(|c| ['[', '?', ';'].contains(c) || c.is_ascii_digit());
+                sequence.next();
+            }
+            letter => text.push(letter),
+        }
+    }
+    text
 }

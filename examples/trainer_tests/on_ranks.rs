@@ -170,7 +170,7 @@ fn norms_over_ranks_are_those_of_one_device_with_the_whole_batch() {
 }
 
 /// What torchrun tells a rank of two.
-fn variables<'a>(rank: &'a str, port: &'a str) -> [(&'static str, &'a str); 7] {
+pub(crate) fn variables<'a>(rank: &'a str, port: &'a str) -> [(&'static str, &'a str); 7] {
     [
         ("RANK", rank),
         ("LOCAL_RANK", rank),
@@ -182,7 +182,7 @@ fn variables<'a>(rank: &'a str, port: &'a str) -> [(&'static str, &'a str); 7] {
     ]
 }
 
-fn free_port() -> String {
+pub(crate) fn free_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     address.port().to_string()

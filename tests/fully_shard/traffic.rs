@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use burn_dist::communicator::{Operation, RecordingCommunicator};
-use burn_dist::data_parallel::ParameterTable;
+use burn_dist::data_parallel::{ParameterTable, broadcast_untrained};
 use burn_dist::{ProcessGroup, Result};
 use burn_zero::{FullyShard, FullySharded, StateBytes, ZeroStage};
 use tests::run_group;
@@ -146,6 +146,19 @@ fn bytes_sent_are_those_of_the_formula() {
         let formula = (gathered + reduced + flags) * (n as u64 - 1);
         assert_eq!(sent.iter().sum::<u64>(), formula, "{n} ranks");
     }
+}
+
+/// Nothing of it is split, and nothing is there that is not trained.
+#[test]
+fn what_stands_in_for_parameters_is_not_sent() {
+    let sent = recorded(2, |group, _, start| {
+        let table = ParameterTable::of(&start)?;
+        let (_, model) = FullyShard::new(&group).wrap(start)?;
+        let before = group.traffic();
+        broadcast_untrained(model.valid(), &table, &group)?;
+        Ok((&group.traffic() - &before).total_sent())
+    });
+    assert_eq!(sent, [0, 0]);
 }
 
 /// A step, and the most bytes in gathered units and gradients at once.

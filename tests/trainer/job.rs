@@ -1,6 +1,7 @@
 //! A small trainer of Burn's, and what it logs.
 #![allow(unreachable_pub)]
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
@@ -8,21 +9,17 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::tensor::{DType, Device, Tensor, TensorReadError};
-use burn::train::logger::MetricLogger;
-use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, Split};
-use burn::train::metric::{
-    AccuracyMetric, Adaptor, LossMetric, Metric, MetricDefinition, MetricMetadata, MetricName,
-    NumericEntry, SerializedEntry,
-};
+use burn::tensor::{DType, Device, Tensor};
+use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::{
-    ClassificationOutput, EarlyStoppingStrategy, InferenceStep, Interrupter, Learner,
-    LearningResult, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    ClassificationOutput, InferenceStep, Learner, LearningResult, SupervisedTraining, TrainOutput,
+    TrainStep, TrainingStrategy,
 };
 use burn_dist::ProcessGroup;
 use burn_dist::batch_norm::SyncBatchNorm;
 
 use crate::items::{Batch, CLASSES, FEATURES, Items, Items2Batch};
+use crate::metrics::{CountItems, Enough, Log};
 
 #[derive(Module, Debug)]
 pub struct Net {
@@ -48,6 +45,12 @@ impl Net {
             panics_at: job.panics_at,
             dtype: job.dtype,
         }
+    }
+
+    /// Not the learner's.
+    pub fn with_another_head(mut self) -> Self {
+        self.second = LinearConfig::new(16, CLASSES).init(&self.second.weight.device());
+        self
     }
 
     /// Normalizes with the ranks of a group.
@@ -94,93 +97,6 @@ impl InferenceStep for Net {
     }
 }
 
-/// Items that metrics were given.
-#[derive(Clone)]
-struct CountItems {
-    items: usize,
-    /// Is stopped when so many items of training were counted.
-    stop: Option<(usize, Interrupter)>,
-}
-
-struct Counted(usize);
-
-impl Adaptor<Counted> for ClassificationOutput {
-    fn adapt(&self) -> Counted {
-        Counted(self.targets.dims()[0])
-    }
-}
-
-impl Metric for CountItems {
-    type Input = Counted;
-
-    fn name(&self) -> MetricName {
-        Arc::new("Items".into())
-    }
-
-    fn update(
-        &mut self,
-        item: &Counted,
-        _metadata: &MetricMetadata,
-    ) -> Result<SerializedEntry, TensorReadError> {
-        self.items += item.0;
-        if let Some((limit, interrupter)) = &self.stop
-            && self.items >= *limit
-        {
-            interrupter.stop(Some("enough items"));
-        }
-        self.compute()
-    }
-
-    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        let items = self.items.to_string();
-        Ok(SerializedEntry::new(items.clone(), items))
-    }
-
-    fn clear(&mut self) {
-        self.items = 0;
-    }
-}
-
-#[derive(Clone)]
-struct Enough(usize);
-
-impl EarlyStoppingStrategy for Enough {
-    fn should_stop(&mut self, epoch: usize, _store: &EventStoreClient) -> bool {
-        epoch == self.0
-    }
-}
-
-/// Keeps all that metrics say, as text in which floats have all their bits.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl MetricLogger for Log {
-    fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
-        let numeric = update.entries_numeric.iter();
-        let numeric = numeric.map(|n| format!("{:?} {:?}", n.numeric_entry, n.running_entry));
-        let others = update
-            .entries
-            .iter()
-            .map(|e| e.serialized_entry.serialized.clone());
-        let words: Vec<String> = numeric.chain(others).collect();
-        let line = format!("{split} {epoch}: {}", words.join(" | "));
-        self.0.lock().expect("not poisoned").push(line);
-    }
-
-    fn read_numeric(
-        &mut self,
-        _name: &str,
-        _epoch: usize,
-        _split: &Split,
-    ) -> Result<Vec<NumericEntry>, String> {
-        Ok(Vec::new())
-    }
-
-    fn log_metric_definition(&mut self, _definition: MetricDefinition) {}
-
-    fn log_epoch_summary(&mut self, _summary: EpochSummary) {}
-}
-
 /// A training of the small net.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -195,7 +111,7 @@ pub struct Job {
     pub stop_after: Option<usize>,
     /// The epoch with which early stopping has seen enough.
     pub enough: Option<usize>,
-    pub artifacts: Option<std::path::PathBuf>,
+    pub artifacts: Option<PathBuf>,
     pub resume: Option<usize>,
     pub decay: bool,
     /// Of inputs.
@@ -231,10 +147,24 @@ impl Job {
             frozen: false,
         }
     }
+
+    /// That writes checkpoints to a folder, at a learning rate that shows where it goes on.
+    pub fn with_checkpoints(mut self, folder: &Path, epochs: usize, resume: Option<usize>) -> Self {
+        self.decay = true;
+        self.epochs = epochs;
+        self.resume = resume;
+        self.artifacts = Some(folder.to_path_buf());
+        self
+    }
+
+    pub fn accumulating(mut self, micro_steps: Option<usize>) -> Self {
+        self.accumulation = micro_steps;
+        self
+    }
 }
 
 /// What came of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Outcome {
     pub log: Vec<String>,
     pub bits: Vec<Vec<u8>>,

@@ -44,8 +44,8 @@ pub(super) type Prepare<M> = Arc<dyn Fn(M, &ProcessGroup) -> M + Send + Sync>;
 /// number counts; the program runs on every rank, so guard what comes after `launch` with
 /// [`is_first_rank`](Self::is_first_rank).
 ///
-/// *What is replicated:* the model and the optimizer, unless a [`parallelism`](Self::parallelism) splits them. *What is split:* the batches, for training and
-/// validation. *What moves* per optimizer step and rank: `2S(n-1)/n` bytes of gradients, `S` being those of all
+/// *What is replicated:* the model and the optimizer, unless a [`parallelism`](Self::parallelism) splits them.
+/// *What is split:* the batches, for training and validation. *What moves* per optimizer step and rank: `2S(n-1)/n` bytes of gradients, `S` being those of all
 /// parameters, once however many micro-steps there are; per batch its output, to the first rank, which
 /// computes metrics, shows the dashboard and writes files.
 ///

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::DataLoader;
 use burn::tensor::{Bytes, Device};
+use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel, LearningResult,
-    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep, TrainingComponents,
+    EventProcessorTraining, InferenceStep, Interrupter, Interruption, Learner, LearnerModel,
+    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep,
+    TrainingComponents, TrainingError,
 };
 
 use super::batch_source::{BatchSource, DeviceLoader, for_process, for_threads};
@@ -21,6 +23,10 @@ use crate::group::ProcessGroup;
 use crate::world::{World, launch_threads, panic_text};
 
 type Loader<I> = Arc<dyn DataLoader<I>>;
+type Loaders<M> = (
+    Loader<<M as TrainStep>::Input>,
+    Loader<<M as InferenceStep>::Input>,
+);
 
 /// What a rank starts with.
 struct Seat<'a, M: LearnerModel> {
@@ -46,12 +52,12 @@ where
         components: TrainingComponents<M>,
     ) -> LearningResult<M> {
         if Self::is_first_rank().unwrap_or(true) {
-            return OnFirstRank(self).train(
-                learner,
-                dataloader_train,
-                dataloader_valid,
-                components,
-            );
+            let first = OnFirstRank {
+                strategy: self,
+                end: Mutex::default(),
+            };
+            let result = first.train(learner, dataloader_train, dataloader_valid, components);
+            return first.told(result);
         }
         let interrupter = components.interrupter.clone();
         let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
@@ -73,11 +79,37 @@ where
     fn fit(
         &self,
         components: TrainingComponents<M>,
-        mut learner: Learner<M>,
+        learner: Learner<M>,
         dataloader_train: Loader<<M as TrainStep>::Input>,
         dataloader_valid: Loader<<M as InferenceStep>::Input>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let (model, processor, failure) = self.fit_on_ranks(
+            components,
+            learner,
+            (dataloader_train, dataloader_valid),
+            starting_epoch,
+        );
+        if let Some(failure) = failure {
+            eprintln!("training ended: {failure}");
+        }
+        (model, processor)
+    }
+}
+
+impl<M: LearnerModel> Distributed<M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    /// Also what ended training on this rank, which the interrupter knows too.
+    fn fit_on_ranks(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        (dataloader_train, dataloader_valid): Loaders<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>, Option<DistError>) {
         let interrupter = components.interrupter.clone();
         let device = self.device_of(&learner);
         let schedule = Schedule {
@@ -116,19 +148,50 @@ where
                 false => job.as_threads(&mut learner, state, &mut first, &train, &valid),
             }
         });
-        if let Err(error) = trained {
-            eprintln!("training ended: {error}");
-            interrupter.fail(match error {
+        let failure = trained.err();
+        if let Some(failure) = &failure {
+            interrupter.fail(match failure.clone() {
                 DistError::Rank { rank, problem } => failed(rank, problem),
-                error => failed(0, error.to_string()),
+                failure => failed(0, failure.to_string()),
             });
         }
-        (learner.model(), first.processor)
+        (learner.model(), first.processor, failure)
     }
 }
 
+/// How training ended. A dashboard that closes makes the interrupter forget it.
+#[derive(Default)]
+struct End {
+    interrupted: Option<Interruption>,
+    error: Option<Arc<TrainingError>>,
+    failure: Option<DistError>,
+}
+
 /// The strategy with Burn's own frame around it: the dashboard's start and end, and the summary.
-struct OnFirstRank<'a, M>(&'a Distributed<M>);
+struct OnFirstRank<'a, M> {
+    strategy: &'a Distributed<M>,
+    end: Mutex<End>,
+}
+
+impl<M: LearnerModel> OnFirstRank<'_, M> {
+    /// With the end that training had. A dashboard of a training that failed goes, so that the cause is seen.
+    fn told(self, mut result: LearningResult<M>) -> LearningResult<M> {
+        let end = self.end.into_inner();
+        let end = end.expect("invariant: no panic under this lock");
+        result.error = result.error.or(end.error);
+        result.interrupted = match result.error {
+            Some(_) => None,
+            None => result.interrupted.or(end.interrupted),
+        };
+        if result.error.is_some() {
+            result.renderer = Box::new(CliMetricsRenderer::new());
+        }
+        if let Some(failure) = end.failure {
+            eprintln!("training ended: {failure}");
+        }
+        result
+    }
+}
 
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for OnFirstRank<'_, M>
 where
@@ -143,13 +206,20 @@ where
         dataloader_valid: Loader<<M as InferenceStep>::Input>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        self.0.fit(
+        let interrupter = components.interrupter.clone();
+        let (model, processor, failure) = self.strategy.fit_on_ranks(
             components,
             learner,
-            dataloader_train,
-            dataloader_valid,
+            (dataloader_train, dataloader_valid),
             starting_epoch,
-        )
+        );
+        let end = self.end.lock();
+        *end.expect("invariant: no panic under this lock") = End {
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+            failure,
+        };
+        (model, processor)
     }
 }
 

@@ -153,11 +153,7 @@ where
         if ended == Ended::Regularly {
             self.train.end_epoch();
             if pending.micro_steps > 0 {
-                let again = match self.replica.needs_equal_passes() {
-                    true => self.again(&self.train)?,
-                    false => None,
-                };
-                self.micro_step(again, false, Some(pending.active))?;
+                self.micro_step(None, false, Some(pending.active))?;
             }
         }
         if let Some(first) = &mut self.first {

@@ -86,6 +86,7 @@ impl FullyShard {
                 reshard_after_forward: true,
                 prefetch: true,
                 average_micro_steps: false,
+                sum_ranks: false,
             },
         }
     }
@@ -152,6 +153,18 @@ impl FullyShard {
     pub fn average_micro_steps(mut self, average: bool) -> Self {
         self.options.average_micro_steps = average;
         self
+    }
+
+    /// `true`: the gradient is the sum over ranks; `false` (default): the mean.
+    pub fn sum_ranks(mut self, sum: bool) -> Self {
+        self.options.sum_ranks = sum;
+        self
+    }
+
+    /// What a trainer has to know: element types, and whether micro-steps are averaged.
+    #[cfg(feature = "train")]
+    pub(crate) fn of_trainer(&self) -> (MixedPrecisionPolicy, bool) {
+        (self.mixed_precision, self.options.average_micro_steps)
     }
 
     /// Element types of compute, sums and master weights.

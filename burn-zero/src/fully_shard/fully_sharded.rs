@@ -10,6 +10,7 @@ use burn_dist::data_parallel::{clip_factor, scale_gradients};
 use burn_dist::{DistError, ProcessGroup, Result};
 
 use super::ShardUnit;
+use super::gradient_shards::gradient_pieces;
 use super::gradient_sums::GradientSums;
 use super::shard_context::ShardContext;
 use crate::clip_grad_norm::sum_of_squares;
@@ -76,6 +77,26 @@ impl FullySharded {
     /// returns what it made, which holds no gradient of a split parameter.
     pub fn no_sync_collected<T>(&self, pass: impl FnOnce() -> T) -> T {
         self.with_flag(|sums| &mut sums.syncing, pass)
+    }
+
+    /// Reduces what passes of [`no_sync`](Self::no_sync) have left where no other pass follows: this rank's part of the
+    /// mean gradients, as [`gradients`](Self::gradients) gives it. Collective: as a backward pass outside.
+    ///
+    /// # Errors
+    /// What the group met, now or before.
+    pub fn reduce_waiting(&self) -> Result<GradientsParams> {
+        self.check()?;
+        let context = &self.context;
+        let means = context.sums().reduce_waiting(context)?;
+        context.count_pass();
+        let device = context.device.clone().inner();
+        let mut gradients = GradientsParams::new();
+        let pieces = means.map(|means| gradient_pieces(context, &means));
+        for (number, piece) in pieces.into_iter().flatten() {
+            let id = context.plan.parameters[number].id;
+            gradients.register(id, piece.into_tensor(&device));
+        }
+        Ok(gradients)
     }
 
     /// Runs a forward and backward pass that only keeps other ranks company: this rank's gradients count as if

@@ -2,20 +2,16 @@
 
 use std::ops::Range;
 
-use burn_dist::backend::{FlatArray, LeafId};
+use burn_dist::backend::FlatArray;
 
 use super::gradient_sums::Means;
 use super::shard_context::ShardContext;
 
-/// The gradients of this rank's pieces by the leaves that hold them, in the type that each is kept in. A
-/// parameter that no rank used has none.
-pub(crate) fn gradient_shards(
-    context: &ShardContext,
-    means: &Means,
-    leaf: impl Fn(usize) -> Option<LeafId>,
-) -> Vec<(LeafId, FlatArray)> {
+/// The gradients of this rank's pieces by their parameters, in the type that each is kept in. A parameter that no rank
+/// used has none.
+pub(crate) fn gradient_pieces(context: &ShardContext, means: &Means) -> Vec<(usize, FlatArray)> {
     let index = context.groups.shard.index();
-    let mut shards = Vec::new();
+    let mut gradients = Vec::new();
     for (unit, part) in means.parts.iter().enumerate() {
         let Some(part) = part else { continue };
         let pieces: Vec<(usize, Range<usize>)> = match context.plan.is_whole(unit) {
@@ -33,12 +29,11 @@ pub(crate) fn gradient_shards(
                     .collect()
             }
         };
-        for (number, place) in pieces {
-            if let Some(leaf) = leaf(number).filter(|_| means.used[number]) {
-                let master = context.plan.parameters[number].master;
-                shards.push((leaf, part.excerpt(place, master)));
-            }
-        }
+        let used = pieces.into_iter().filter(|(number, _)| means.used[*number]);
+        gradients.extend(used.map(|(number, place)| {
+            let master = context.plan.parameters[number].master;
+            (number, part.excerpt(place, master))
+        }));
     }
-    shards
+    gradients
 }

@@ -5,7 +5,7 @@ use burn_dist::backend::{DeviceArray, FlatArray, FlatMemory, FlatWork, LeafId};
 use burn_dist::communicator::{Operation, ReduceOp};
 use burn_dist::{DistError, Result};
 
-use super::shard_context::ShardContext;
+use super::shard_context::{ContextOptions, ShardContext};
 use super::shard_plan::{ManagedParameter, ShardPlan};
 
 /// The sum of a unit's gradients.
@@ -37,7 +37,7 @@ pub(crate) struct Means {
 pub(crate) struct GradientSums {
     memory: FlatMemory,
     dtypes: Vec<DType>,
-    average_micro_steps: bool,
+    options: ContextOptions,
     units: Vec<UnitSum>,
     /// Sums over the uses in this pass, for parameters that have gradients of earlier passes.
     pending: Vec<Option<FlatArray>>,
@@ -58,7 +58,7 @@ pub(crate) struct GradientSums {
 }
 
 impl GradientSums {
-    pub(crate) fn new(plan: &ShardPlan, memory: FlatMemory, average_micro_steps: bool) -> Self {
+    pub(crate) fn new(plan: &ShardPlan, memory: FlatMemory, options: ContextOptions) -> Self {
         let ShardPlan {
             parameters, units, ..
         } = plan;
@@ -66,7 +66,7 @@ impl GradientSums {
             memory,
             units: units.iter().map(|_| UnitSum::default()).collect(),
             dtypes: plan.sum_dtypes.clone(),
-            average_micro_steps,
+            options,
             pending: parameters.iter().map(|_| None).collect(),
             touched: vec![false; parameters.len()],
             earlier: vec![false; parameters.len()],
@@ -242,11 +242,15 @@ impl GradientSums {
         if let Some(replicate) = &groups.replicate {
             flags = replicate.all_reduce_values(flags, ReduceOp::Max)?;
         }
-        let steps = match self.average_micro_steps {
+        let steps = match self.options.average_micro_steps {
             true => self.micro_steps,
             false => 1,
         };
-        let divisor = groups.num_ranks() * steps;
+        let ranks = match self.options.sum_ranks {
+            true => 1,
+            false => groups.num_ranks(),
+        };
+        let divisor = ranks * steps;
         let parts = self.units.iter_mut().map(|sum| {
             let mut part = sum.reduced.take()?;
             if divisor > 1 {
@@ -261,6 +265,17 @@ impl GradientSums {
         };
         self.reset();
         Ok(Some(means))
+    }
+
+    /// As [`end_pass`](Self::end_pass), where no pass has come after those that were not to send anything.
+    pub(crate) fn reduce_waiting(&mut self, context: &ShardContext) -> Result<Option<Means>> {
+        for unit in 0..self.units.len() {
+            // This rank takes part in the reduction of what others used.
+            self.buffer(context, unit);
+        }
+        self.dirty = true;
+        self.micro_steps = self.micro_steps.saturating_sub(1);
+        self.end_pass(context)
     }
 
     fn reset(&mut self) {

@@ -12,7 +12,7 @@ use burn_dist::communicator::Operation;
 use burn_dist::{DistError, Result};
 
 use super::gather_order::Visit;
-use super::gradient_shards::gradient_shards;
+use super::gradient_shards::gradient_pieces;
 use super::graph_ties::{GraphTies, Marks};
 use super::shard_context::ShardContext;
 
@@ -353,8 +353,10 @@ impl ParameterSource for ParameterVersion {
             return Vec::new();
         };
         context.count_pass();
-        gradient_shards(context, &means, |number| {
-            means.leaves[number].or_else(|| lock(&self.slots)[number].leaf)
-        })
+        let leaf = |number: usize| means.leaves[number].or_else(|| lock(&self.slots)[number].leaf);
+        let pieces = gradient_pieces(context, &means).into_iter();
+        pieces
+            .filter_map(|(number, piece)| Some((leaf(number)?, piece)))
+            .collect()
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct ContextOptions {
     pub(crate) reshard_after_forward: bool,
     pub(crate) prefetch: bool,
     pub(crate) average_micro_steps: bool,
+    pub(crate) sum_ranks: bool,
 }
 
 impl ShardContext {
@@ -46,7 +47,7 @@ impl ShardContext {
         options: ContextOptions,
     ) -> Self {
         let memory = FlatMemory::of(&groups.shard, &device);
-        let sums = GradientSums::new(&plan, memory, options.average_micro_steps);
+        let sums = GradientSums::new(&plan, memory, options);
         Self {
             gathers: plan.units.iter().map(|_| AtomicU64::new(0)).collect(),
             groups,

@@ -8,7 +8,7 @@ use burn::tensor::{Bytes, Tensor};
 use burn_dist::{DistError, Result};
 
 use super::FullySharded;
-use crate::optimizer_state::{Held, StateMap, gather_state};
+use crate::optimizer_state::{Held, StateMap, cut_state, gather_state};
 use crate::whole_values::{ReadValues, WholeUnits};
 
 impl FullySharded {
@@ -28,19 +28,7 @@ impl FullySharded {
     /// # Errors
     /// [`DistError::Config`] for a record of another model, or of another optimizer.
     pub fn load_state(&self, optimizer: ModuleOptimizer, whole: Bytes) -> Result<ModuleOptimizer> {
-        let own = self.state_map().cut(whole, self.group().index())?;
-        let (expected, optimizer) = (own.len(), optimizer.load_record(own));
-        let got = optimizer.to_record().len();
-        if got != expected {
-            return Err(DistError::config(
-                format!(
-                    "rank {}: the state has {expected} tensors for this optimizer, which took {got}",
-                    self.group().rank()
-                ),
-                "load the state of the same kind of optimizer",
-            ));
-        }
-        Ok(optimizer)
+        cut_state(optimizer, whole, &self.state_map(), self.group())
     }
 
     /// The parameters as they are kept, flat, by their own identifiers; nothing where they are not wanted.
@@ -90,7 +78,7 @@ impl FullySharded {
     fn state_map(&self) -> StateMap {
         let plan = &self.context.plan;
         let mut map = StateMap::default();
-        for parameter in &plan.parameters {
+        for parameter in plan.parameters.iter().filter(|p| plan.is_whole(p.unit)) {
             map.insert(parameter.id, Held::Whole { owner: None });
         }
         for unit in 0..plan.layout.num_units() {

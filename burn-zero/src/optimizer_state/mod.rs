@@ -3,10 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `state_map.rs` | which rank keeps what of each parameter's state; cuts and joins records; pure |
-//! | `gather_state.rs` | records of all ranks on the first |
+//! | `exchange.rs` | from all ranks' parts to the whole state, and back |
 
-mod gather_state;
+mod exchange;
 mod state_map;
 
-pub(crate) use gather_state::gather_state;
+pub(crate) use exchange::{cut_state, gather_state};
 pub(crate) use state_map::{Held, StateMap};

@@ -143,7 +143,8 @@ impl StateMap {
             ));
         }
         let keeps = |name: &str| match self.of(name) {
-            None => false,
+            // Of a parameter that every rank has to itself.
+            None => true,
             Some(Held::Whole { owner }) => owner.is_none_or(|owner| owner == index),
             Some(Held::Cut { elements, .. }) => !elements[index].is_empty(),
         };

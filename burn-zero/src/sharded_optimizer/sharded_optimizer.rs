@@ -112,8 +112,8 @@ impl ShardedOptimizer {
         let parallel = DataParallelConfig {
             bucket_sizes: config.bucket_sizes,
             average_micro_steps: config.average_micro_steps,
+            sum_ranks: config.sum_ranks,
             shard_gradients: element_wise,
-            ..DataParallelConfig::default()
         };
         let (parallel, model) = DataParallel::wrap_with(model, group, parallel)?;
         if config.max_grad_norm.is_some() || config.loss_scale.is_some() {

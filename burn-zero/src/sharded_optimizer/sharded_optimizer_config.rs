@@ -15,6 +15,8 @@ pub struct ShardedOptimizerConfig {
     /// `true`: the gradient is the mean over ranks and micro-steps; `false` (default): the mean over
     /// ranks of the sum over micro-steps.
     pub average_micro_steps: bool,
+    /// `true`: the gradient is the sum over ranks in place of the mean.
+    pub sum_ranks: bool,
     /// Element types; `reduce` is f32 for 16-bit parameters. Master weights need an element-wise
     /// optimizer.
     pub mixed_precision: MixedPrecisionPolicy,
@@ -42,6 +44,7 @@ impl Default for ShardedOptimizerConfig {
                 rest: 4_000_000,
             },
             average_micro_steps: false,
+            sum_ranks: false,
             mixed_precision: MixedPrecisionPolicy::default(),
             max_grad_norm: None,
             model_parallel: ModelParallel::new(),

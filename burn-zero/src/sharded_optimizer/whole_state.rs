@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use burn::module::ParamId;
 use burn::optim::OptimizerRecord;
 use burn::tensor::{Bytes, Tensor};
-use burn_dist::{DistError, Result};
+use burn_dist::Result;
 
 use super::ShardedOptimizer;
 use super::sharded_optimizer::Ownership;
-use crate::optimizer_state::{Held, StateMap, gather_state};
+use crate::optimizer_state::{Held, StateMap, cut_state, gather_state};
 
 impl ShardedOptimizer {
     /// The optimizer's state for whole parameters, which an optimizer on one device can load; on the group's
     /// first rank, `None` on others. Collective: each rank sends its part.
     ///
     /// # Errors
-    /// [`DistError::Config`] for a state that is not cut by elements; else what the group met.
+    /// [`DistError::Config`](burn_dist::DistError::Config) for a state that is not cut by elements; else what the group met.
     pub fn gather_state(&self) -> Result<Option<OptimizerRecord>> {
         let own = self.optimizer.to_record();
         gather_state(own, &self.state_map(), self.group())
@@ -26,21 +26,14 @@ impl ShardedOptimizer {
     /// called before the first step. Local.
     ///
     /// # Errors
-    /// [`DistError::Config`] for a record of another model, or of another optimizer.
+    /// [`DistError::Config`](burn_dist::DistError::Config) for a record of another model, or of another optimizer.
     pub fn load_state(&mut self, whole: Bytes) -> Result<()> {
-        let own = self.state_map().cut(whole, self.group().index())?;
-        let (expected, optimizer) = (own.len(), self.optimizer.clone().load_record(own));
-        let got = optimizer.to_record().len();
-        if got != expected {
-            return Err(DistError::config(
-                format!(
-                    "rank {}: the state has {expected} tensors for this optimizer, which took {got}",
-                    self.group().rank()
-                ),
-                "load the state of the same kind of optimizer",
-            ));
-        }
-        self.optimizer = optimizer;
+        self.optimizer = cut_state(
+            self.optimizer.clone(),
+            whole,
+            &self.state_map(),
+            self.group(),
+        )?;
         Ok(())
     }
 

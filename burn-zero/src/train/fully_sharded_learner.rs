@@ -8,7 +8,7 @@ use burn_dist::data_parallel::{ParameterTable, broadcast_untrained, scale_gradie
 use burn_dist::train::{Pass, RankLearner, RankStart, StepSettings};
 
 use super::learner_content::{fill, let_go};
-use super::sharded_learner::{factor, first_device};
+use super::sharded_learner::first_device;
 use crate::whole_values::ReadValues;
 use crate::{FullyShard, FullySharded, ShardableOptimizer};
 
@@ -64,21 +64,30 @@ impl<M: LearnerModel> FullyShardedLearner<M> {
     }
 }
 
+impl<M: LearnerModel> FullyShardedLearner<M> {
+    /// Adds up the gradients of a pass, with those that wait if it reduces.
+    fn add(&mut self, pass: Option<Pass<'_, M>>, reduces: bool) -> Result<()> {
+        let gradients = match pass {
+            Some(pass) if reduces => self.run(pass),
+            Some(pass) => self.sharded.no_sync_collected(|| self.run(pass)),
+            // Else all are reduced already.
+            None if reduces && self.no_sync => self.sharded.reduce_waiting()?,
+            None => return Ok(()),
+        };
+        self.sharded.check()?;
+        let model = self.model.as_ref().expect("invariant: it is put back");
+        self.sums.accumulate(model, gradients);
+        Ok(())
+    }
+}
+
 impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
     fn needs_equal_passes(&self) -> bool {
         true
     }
 
     fn accumulate(&mut self, pass: Option<Pass<'_, M>>) -> Result<()> {
-        let Some(pass) = pass else { return Ok(()) };
-        let gradients = match self.no_sync {
-            true => self.sharded.no_sync_collected(|| self.run(pass)),
-            false => self.run(pass),
-        };
-        self.sharded.check()?;
-        let model = self.model.as_ref().expect("invariant: it is put back");
-        self.sums.accumulate(model, gradients);
-        Ok(())
+        self.add(pass, !self.no_sync)
     }
 
     fn step(
@@ -87,10 +96,13 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
         pass: Option<Pass<'_, M>>,
         active: usize,
     ) -> Result<()> {
-        self.accumulate_last(pass)?;
+        self.add(pass, true)?;
         let mut gradients = self.sums.grads();
         let model = self.model.take().expect("invariant: it is put back");
-        if let Some(factor) = factor(&self.settings, active, self.sharded.group().size()) {
+        if let Some(factor) = self
+            .settings
+            .rank_factor(active, self.sharded.group().size())
+        {
             scale_gradients(&mut gradients, &model, factor);
         }
         if let Some(max_norm) = self.settings.max_grad_norm {
@@ -130,14 +142,5 @@ impl<M: LearnerModel> RankLearner<M> for FullyShardedLearner<M> {
 
     fn let_go(&self, learner: &mut Learner<M>) {
         let_go(learner);
-    }
-}
-
-impl<M: LearnerModel> FullyShardedLearner<M> {
-    fn accumulate_last(&mut self, pass: Option<Pass<'_, M>>) -> Result<()> {
-        let no_sync = std::mem::replace(&mut self.no_sync, false);
-        let accumulated = self.accumulate(pass);
-        self.no_sync = no_sync;
-        accumulated
     }
 }

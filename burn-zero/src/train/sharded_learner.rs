@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use burn::train::{Learner, LearnerModel};
 use burn_dist::Result;
 use burn_dist::data_parallel::broadcast_untrained;
-use burn_dist::train::{GradientReduction, Pass, RankLearner, RankStart, StepSettings};
+use burn_dist::train::{Pass, RankLearner, RankStart, StepSettings};
 
 use super::learner_content::{fill, let_go};
 use crate::whole_values::ReadValues;
@@ -78,7 +78,9 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
     ) -> Result<()> {
         let gradients = pass.map(|pass| (pass.run)(self.model()));
         let model = self.model.take().expect("invariant: it is put back");
-        let factor = factor(&self.settings, active, self.sharded.group().size());
+        let factor = self
+            .settings
+            .rank_factor(active, self.sharded.group().size());
         let lr = learner.lr_current();
         let stepped = self.sharded.step_collected(lr, model, gradients, factor)?;
         self.model = Some(stepped);
@@ -126,12 +128,4 @@ impl<M: LearnerModel> RankLearner<M> for ShardedLearner<M> {
 pub(super) fn first_device<M: LearnerModel>(model: &M) -> Device {
     let device = model.devices().into_iter().next();
     device.unwrap_or_default().autodiff()
-}
-
-/// What the mean over all ranks is multiplied by.
-pub(super) fn factor(settings: &StepSettings, active: usize, ranks: usize) -> Option<f64> {
-    match settings.reduction {
-        GradientReduction::Sum => (ranks > 1).then_some(ranks as f64),
-        GradientReduction::Mean => settings.rank_factor(active, ranks),
-    }
 }

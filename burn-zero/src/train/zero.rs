@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn::train::LearnerModel;
-use burn_dist::train::{Parallelism, RankLearner, RankStart, Replicas};
+use burn_dist::data_parallel::ParameterTable;
+use burn_dist::train::{GradientReduction, Parallelism, RankLearner, RankStart, Replicas};
 use burn_dist::{DistError, Result};
 
 use super::fully_sharded_learner::FullyShardedLearner;
@@ -20,8 +21,8 @@ type Configure<T> = Arc<dyn Fn(T) -> T + Send + Sync>;
 /// [`Distributed::parallelism`](burn_dist::train::Distributed::parallelism).
 ///
 /// A `Learner` does not give its optimizer away, and one that is made for whole parameters could not be cut. So the
-/// optimizer is named here once more; that it is the learner's is tried out on every parameter before training
-/// starts. Checkpoints are those of one device: they load into a plain trainer, and one of a plain trainer
+/// optimizer is named here once more; that it is the learner's is tried out on every parameter, in eight steps, before
+/// training starts. Checkpoints are those of one device: they load into a plain trainer, and one of a plain trainer
 /// loads here.
 ///
 /// ```no_run
@@ -88,7 +89,7 @@ impl Zero {
     }
 
     /// Also parameters: see [`FullyShard`]. For [`ElementWise`](crate::ElementWise) optimizers. A rank without
-    /// a batch runs one again, which counts for nothing, since every pass gathers parameters.
+    /// a batch runs one again, since every pass gathers parameters: it counts in no gradient, but in running statistics.
     pub fn stage3(optimizer: impl Into<ShardableOptimizer>) -> Self {
         Self::new(ZeroStage::Parameters, optimizer)
     }
@@ -126,12 +127,6 @@ impl Zero {
     }
 
     fn check(&self, element_wise: bool) -> Result<()> {
-        if self.precision.param == Some(DType::F16) {
-            return Err(DistError::config(
-                "a trainer with parameters in f16: its losses are not scaled",
-                "use MixedPrecisionPolicy::bf16()",
-            ));
-        }
         let default = MixedPrecisionPolicy::default();
         if self.stage == ZeroStage::Nothing && self.precision != default {
             return Err(DistError::config(
@@ -152,6 +147,53 @@ impl Zero {
     }
 }
 
+/// Refuses settings that need more than a `TrainStep` does.
+fn check_settings(precision: MixedPrecisionPolicy, averages: bool, scales: bool) -> Result<()> {
+    if precision.param == Some(DType::F16) || scales {
+        return Err(DistError::config(
+            "a trainer in f16 or with a loss scale: a TrainStep runs backward itself, so its losses are not scaled",
+            "use MixedPrecisionPolicy::bf16()",
+        ));
+    }
+    match averages {
+        true => Err(DistError::config(
+            "a trainer that averages micro-steps: ranks without a batch, and steps at an epoch's end, have fewer",
+            "leave average_micro_steps out: a trainer adds micro-steps up",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// What is stepped in pieces must be the learner's own parameters, in a type that is saved as it is stepped.
+fn check_model<M: LearnerModel>(start: &RankStart<'_, M>) -> Result<()> {
+    let (own, given) = (
+        ParameterTable::of_lazy(&start.learner.model())?,
+        ParameterTable::of_lazy(&start.model)?,
+    );
+    let rank = start.group.rank();
+    for spec in own.specs().iter().filter(|spec| spec.trainable) {
+        if matches!(spec.dtype, DType::F16 | DType::BF16) {
+            return Err(DistError::config(
+                format!(
+                    "rank {rank}: {} is kept in {:?}: a checkpoint would lose what is stepped in f32",
+                    spec.name, spec.dtype
+                ),
+                "build the model in f32 and use Zero::mixed_precision(MixedPrecisionPolicy::bf16())",
+            ));
+        }
+        if given.position(spec.id).is_none() {
+            return Err(DistError::config(
+                format!(
+                    "rank {rank}: Distributed::prepare has put another parameter in the place of {}",
+                    spec.name
+                ),
+                "give layers their groups, and keep their parameters",
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl<M: LearnerModel> Parallelism<M> for Zero {
     fn reads_optimizer_state(&self) -> bool {
         self.stage != ZeroStage::Nothing
@@ -163,15 +205,21 @@ impl<M: LearnerModel> Parallelism<M> for Zero {
         if self.stage == ZeroStage::Nothing {
             return Replicas.start(start);
         }
+        check_model(&start)?;
+        let sum_ranks = start.settings.reduction == GradientReduction::Sum;
         let state = start.optimizer_state.clone();
         check_same_optimizer(start.learner, built.optimizer, state)?;
         let optimizer = self.optimizer.clone();
         if self.stage == ZeroStage::Parameters {
-            let settings = FullyShard::new(start.group).mixed_precision(self.precision);
+            let settings = FullyShard::new(start.group)
+                .mixed_precision(self.precision)
+                .sum_ranks(sum_ranks);
             let settings = match &self.fully_shard {
                 Some(configure) => configure(settings),
                 None => settings,
             };
+            let (precision, averages) = settings.of_trainer();
+            check_settings(precision, averages, false)?;
             let learner = FullyShardedLearner::start(start, settings, optimizer, self.no_sync)?;
             return Ok(Box::new(learner));
         }
@@ -179,6 +227,7 @@ impl<M: LearnerModel> Parallelism<M> for Zero {
         let config = ShardedOptimizerConfig {
             bucket_sizes: start.settings.bucket_sizes.unwrap_or(default.bucket_sizes),
             mixed_precision: self.precision,
+            sum_ranks,
             max_grad_norm: start.settings.max_grad_norm,
             ..default
         };
@@ -186,6 +235,11 @@ impl<M: LearnerModel> Parallelism<M> for Zero {
             Some(configure) => configure(config),
             None => config,
         };
+        check_settings(
+            config.mixed_precision,
+            config.average_micro_steps,
+            config.loss_scale.is_some(),
+        )?;
         let learner = ShardedLearner::start(start, config, optimizer, self.no_sync)?;
         Ok(Box::new(learner))
     }

@@ -1,6 +1,7 @@
-//! Records of all ranks on the first.
+//! From all ranks' parts to the whole state, and back.
 
-use burn::optim::OptimizerRecord;
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{Bytes, DType};
 use burn_dist::communicator::{HostBuffer, Operation};
 use burn_dist::{DistError, ProcessGroup, Result};
 
@@ -27,7 +28,8 @@ pub(crate) fn gather_state(
             from: None,
             receive: vec![0],
         };
-        group.run(to, HostBuffer::from_values(own.to_vec()))?;
+        let length = own.len();
+        group.run(to, HostBuffer::new(own, DType::U8, vec![length]))?;
         return Ok(None);
     }
     let mut records = vec![own];
@@ -42,4 +44,27 @@ pub(crate) fn gather_state(
         records.push(bytes);
     }
     map.join(records).map(Some)
+}
+
+/// The optimizer with its part of a whole record. Local.
+pub(crate) fn cut_state(
+    optimizer: ModuleOptimizer,
+    whole: Bytes,
+    map: &StateMap,
+    group: &ProcessGroup,
+) -> Result<ModuleOptimizer> {
+    let own = map.cut(whole, group.index())?;
+    let (expected, optimizer) = (own.len(), optimizer.load_record(own));
+    // One that does not know a state passes over it in silence.
+    let got = optimizer.to_record().len();
+    match got == expected {
+        true => Ok(optimizer),
+        false => Err(DistError::config(
+            format!(
+                "rank {}: the state has {expected} tensors for this optimizer, which took {got}",
+                group.rank()
+            ),
+            "load the state of the same kind of optimizer",
+        )),
+    }
 }
