@@ -15,8 +15,10 @@ mod ends;
 #[path = "trainer/zero.rs"]
 mod zero;
 
-use burn::optim::SgdConfig;
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::Device;
 use burn_dist::train::{BatchSplit, Distributed, GradientReduction, LastRound};
+use burn_zero::Zero;
 use job::{Job, Net, Outcome, train, train_with};
 use tests::run_threads;
 
@@ -51,6 +53,30 @@ fn ranks_are_one_device_that_accumulates_bit_for_bit() {
             let many = on_ranks(&job, || sum(ranks));
             assert_same(&one, &many, &format!("{items} items on {ranks} ranks"));
         }
+    }
+}
+
+#[test]
+fn activations_are_recomputed_where_the_model_says_so() {
+    let mut job = Job::new(24, 6, 2);
+    let right = train(&job, None);
+    job.recompute = true;
+    assert_same(&right, &train(&job, None), "one device");
+    job.accumulation = None;
+    let (device, other) = (Device::flex(), Device::flex().autodiff());
+    for device in [device, other] {
+        let strategy = || Distributed::new(1).device(device.clone());
+        assert_same(&right, &on_ranks(&job, strategy), "one rank");
+    }
+    for zero in [false, true] {
+        let strategy = || match zero {
+            false => sum(2),
+            true => sum(2).parallelism(Zero::stage3(AdamWConfig::new())),
+        };
+        job.recompute = false;
+        let right = on_ranks(&job, strategy);
+        job.recompute = true;
+        assert_same(&right, &on_ranks(&job, strategy), "two ranks");
     }
 }
 

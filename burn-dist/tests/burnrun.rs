@@ -33,6 +33,16 @@ fn a_dashboard_has_the_terminal_to_itself() {
     let (code, text) = terminal.end();
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("something is wrong here"), "{text}");
+    // It is heard at once.
+    let terminal = Terminal::start(&burnrun(&flags, "rank 0 fails", &mark));
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(4), "{text}");
+    let (said, report) = text.split_once("out of luck").expect("rank 0's words");
+    assert!(!said.contains("failed first"), "{text}");
+    assert!(
+        report.contains("rank 0 failed first, with exit code 4; see above"),
+        "{text}"
+    );
     assert_nothing_left(&mark);
     // Where there is no terminal, all are heard.
     let (code, out, _) = run(&mut burnrun(&flags, "rank 0 asks", &mark));
@@ -69,6 +79,11 @@ fn behave(behaviour: &str) -> burn_dist::Result<i32> {
             println!("hello {}", name.trim());
         }
         "rank 0 asks" => println!("noise of rank 1"),
+        "rank 0 fails" if rank == 0 => {
+            eprintln!("out of luck");
+            return Ok(4);
+        }
+        "rank 0 fails" => std::thread::sleep(long),
         "rank 1 fails" if rank == 1 => {
             eprintln!("something is wrong here");
             return Ok(3);

@@ -1,5 +1,8 @@
 //! However one rank's training ends, all end, with the cause.
 
+use std::time::Duration;
+
+use burn_dist::WorldOptions;
 use burn_dist::train::{BatchSplit, Distributed, GradientReduction, LastRound};
 
 use super::job::{Job, Net, train};
@@ -12,9 +15,39 @@ fn a_panic_in_forward_ends_all_and_is_the_cause() {
         job.panics_at = Some(5);
         let outcome = on_ranks(&job, || Distributed::new(ranks));
         let error = outcome.error.expect("a panic");
-        assert!(error.contains("item 5 is too much"), "{error}");
+        assert!(error.contains("failed: rank "), "{error}");
+        assert!(error.contains("it panicked: item 5 is too much"), "{error}");
+        assert_eq!(error.matches("failed").count(), 2, "{error}");
         assert!(outcome.bits.iter().flatten().count() > 0);
     }
+}
+
+/// Nobody can stop a thread, but the program goes on without it.
+#[test]
+fn a_rank_that_hangs_in_forward_is_named_and_left_behind() {
+    let options = WorldOptions {
+        step_timeout: Duration::from_secs(1),
+        ..WorldOptions::default()
+    };
+    let mut hung = [false; 2];
+    for item in [0, 1, 2, 3] {
+        let mut job = Job::new(24, 6, 2);
+        job.hangs_at = Some(item);
+        let outcome = on_ranks(&job, || Distributed::new(2).world_options(options));
+        let error = outcome.error.expect("a rank hangs");
+        let rank = (0..2).find(|rank| {
+            error.contains(&format!("since then rank(s) [{rank}] did not end for 1s"))
+        });
+        let rank = rank.unwrap_or_else(|| panic!("{error}"));
+        let other = 1 - rank;
+        assert!(
+            error.contains(&format!("worker on device {other} failed: rank {other}")),
+            "{error}"
+        );
+        assert!(outcome.bits.iter().flatten().count() > 0);
+        hung[rank] = true;
+    }
+    assert_eq!(hung, [true; 2], "these items are read by both ranks");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -29,6 +30,9 @@ pub struct Net {
     /// A forward pass of training over this item panics.
     #[module(skip)]
     panics_at: Option<usize>,
+    /// As long as the program runs.
+    #[module(skip)]
+    hangs_at: Option<usize>,
     /// Of inputs: as the strategy makes parameters.
     #[module(skip)]
     dtype: DType,
@@ -43,6 +47,7 @@ impl Net {
                 .then(|| BatchNormConfig::new(16).init(device).into()),
             second: LinearConfig::new(16, CLASSES).init(device),
             panics_at: job.panics_at,
+            hangs_at: job.hangs_at,
             dtype: job.dtype,
         }
     }
@@ -83,6 +88,12 @@ impl TrainStep for Net {
         if let Some(item) = self.panics_at {
             assert!(!batch.numbers.contains(&item), "item {item} is too much");
         }
+        if let Some(item) = self.hangs_at
+            && batch.numbers.contains(&item)
+        {
+            // Longer than any test.
+            std::thread::sleep(Duration::from_secs(3600));
+        }
         let output = self.classify(batch);
         TrainOutput::new(self, output.loss.backward(), output)
     }
@@ -108,6 +119,7 @@ pub struct Job {
     pub batch_norm: bool,
     pub workers: usize,
     pub panics_at: Option<usize>,
+    pub hangs_at: Option<usize>,
     pub stop_after: Option<usize>,
     /// The epoch with which early stopping has seen enough.
     pub enough: Option<usize>,
@@ -118,6 +130,8 @@ pub struct Job {
     pub dtype: DType,
     /// Of parameters.
     pub parameters: DType,
+    /// The backward pass makes activations again.
+    pub recompute: bool,
     /// The first layer is not trained.
     pub frozen: bool,
 }
@@ -137,6 +151,7 @@ impl Job {
             batch_norm: false,
             workers: 0,
             panics_at: None,
+            hangs_at: None,
             stop_after: None,
             enough: None,
             artifacts: None,
@@ -144,6 +159,7 @@ impl Job {
             decay: false,
             dtype: DType::F32,
             parameters: DType::F32,
+            recompute: false,
             frozen: false,
         }
     }
@@ -233,7 +249,10 @@ pub fn train_with(
     strategy: Option<TrainingStrategy<Net>>,
 ) -> Outcome {
     static SEEDED: Mutex<()> = Mutex::new(());
-    let device = Device::flex().autodiff();
+    let device = match job.recompute {
+        true => Device::flex().autodiff().gradient_checkpointing(),
+        false => Device::flex().autodiff(),
+    };
     let net = {
         let _alone = SEEDED.lock().expect("not poisoned");
         device.seed(7);

@@ -55,13 +55,23 @@ pub struct Distributed<M> {
     pub(super) ranks: usize,
     pub(super) options: WorldOptions,
     pub(super) device: Option<Device>,
-    pub(super) checkpointing: bool,
     pub(super) split: Option<BatchSplit>,
     pub(super) last_round: LastRound,
     pub(super) seed: Option<u64>,
     pub(super) settings: StepSettings,
     pub(super) prepare: Option<Prepare<M>>,
     pub(super) parallelism: Option<Arc<dyn Parallelism<M>>>,
+}
+
+impl<M> Clone for Distributed<M> {
+    fn clone(&self) -> Self {
+        Self {
+            device: self.device.clone(),
+            prepare: self.prepare.clone(),
+            parallelism: self.parallelism.clone(),
+            ..*self
+        }
+    }
 }
 
 impl<M> std::fmt::Debug for Distributed<M> {
@@ -81,7 +91,6 @@ impl<M> Distributed<M> {
             ranks,
             options: WorldOptions::default(),
             device: None,
-            checkpointing: false,
             split: None,
             last_round: LastRound::default(),
             seed: None,
@@ -105,21 +114,16 @@ impl<M> Distributed<M> {
         self
     }
 
-    /// This process's device; by default that of the learner's model.
+    /// This process's device; by default that of the learner's model. Activations are recomputed in the backward
+    /// pass if the model was made on a device with `gradient_checkpointing()`, and only then: the trainer's own
+    /// setting does not reach a strategy, nor can a model be changed to it.
     pub fn device(mut self, device: Device) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// Recomputes activations in the backward pass, as the trainer's own `gradient_checkpointing()`, which a
-    /// strategy is not told of.
-    pub fn gradient_checkpointing(mut self) -> Self {
-        self.checkpointing = true;
-        self
-    }
-
     /// How batches are divided: by default [`BatchSplit::Batches`] for ranks that are threads, and
-    /// [`BatchSplit::Slices`] for processes.
+    /// [`BatchSplit::Slices`] for processes, if there are several.
     pub fn batch_split(mut self, split: BatchSplit) -> Self {
         self.split = Some(split);
         self

@@ -1,6 +1,6 @@
 //! [`FirstRank`]: what only one rank has.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::data::dataloader::Progress;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -24,6 +24,48 @@ pub(super) struct FirstRank<M: LearnerModel> {
     pub(super) interrupter: Interrupter,
     /// Where metrics are computed.
     pub(super) device: Device,
+}
+
+/// Something that a rank works with and that can be taken from it, should it hang.
+pub(super) struct Shared<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Shared<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Arc::new(Mutex::new(Some(value))))
+    }
+
+    pub(super) fn empty() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+        // A panic in a metric or a checkpointer ends training; what they belong to is given back all the same.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for whoever works with it.
+    pub(super) fn take(&self) -> Option<T> {
+        self.lock().take()
+    }
+
+    pub(super) fn put(&self, value: T) {
+        *self.lock() = Some(value);
+    }
+
+    /// # Panics
+    /// If it was taken: the rank that is here was left behind.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(self
+            .lock()
+            .as_mut()
+            .expect("invariant: only a rank that was left behind has lost it"))
+    }
 }
 
 /// Which part of an epoch.

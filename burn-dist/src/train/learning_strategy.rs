@@ -1,29 +1,28 @@
 //! From Burn's trainer to ranks and back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use burn::data::dataloader::DataLoader;
-use burn::tensor::{Bytes, Device};
-use burn::train::renderer::CliMetricsRenderer;
+use burn::tensor::{Bytes, Device, GradientCheckpointingStrategy};
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Interruption, Learner, LearnerModel,
-    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep,
-    TrainingComponents, TrainingError,
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerModel, LearningResult,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainStep, TrainingComponents,
 };
 
 use super::batch_source::{BatchSource, DeviceLoader, for_process, for_threads};
-use super::first_rank::FirstRank;
+use super::first_rank::{FirstRank, Shared};
+use super::on_first_rank::OnFirstRank;
 use super::optimizer_state::optimizer_state;
-use super::rank_training::{RankTraining, Schedule, failed};
+use super::rank_training::{RankTraining, Schedule, failed, named};
 use super::replica::Replicas;
 use super::{BatchSplit, Distributed, RankOutput, RankStart};
 use crate::error::{DistError, Result};
 use crate::group::ProcessGroup;
-use crate::world::{World, launch_threads, panic_text};
+use crate::world::{World, launch_detached, launched_rank, panic_text};
 
-type Loader<I> = Arc<dyn DataLoader<I>>;
-type Loaders<M> = (
+pub(super) type Loader<I> = Arc<dyn DataLoader<I>>;
+pub(super) type Loaders<M> = (
     Loader<<M as TrainStep>::Input>,
     Loader<<M as InferenceStep>::Input>,
 );
@@ -35,7 +34,7 @@ struct Seat<'a, M: LearnerModel> {
     optimizer_state: Option<Bytes>,
     train: BatchSource<<M as TrainStep>::Input>,
     valid: BatchSource<<M as InferenceStep>::Input>,
-    first: Option<&'a mut FirstRank<M>>,
+    first: Option<Shared<FirstRank<M>>>,
 }
 
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for Distributed<M>
@@ -52,10 +51,7 @@ where
         components: TrainingComponents<M>,
     ) -> LearningResult<M> {
         if Self::is_first_rank().unwrap_or(true) {
-            let first = OnFirstRank {
-                strategy: self,
-                end: Mutex::default(),
-            };
+            let first = OnFirstRank::new(self);
             let result = first.train(learner, dataloader_train, dataloader_valid, components);
             return first.told(result);
         }
@@ -103,13 +99,13 @@ where
     <M as InferenceStep>::Output: RankOutput,
 {
     /// Also what ended training on this rank, which the interrupter knows too.
-    fn fit_on_ranks(
+    pub(super) fn fit_on_ranks(
         &self,
         components: TrainingComponents<M>,
         mut learner: Learner<M>,
         (dataloader_train, dataloader_valid): Loaders<M>,
         starting_epoch: usize,
-    ) -> (M, SupervisedTrainingEventProcessor<M>, Option<DistError>) {
+    ) -> (M, SupervisedTrainingEventProcessor<M>, Option<String>) {
         let interrupter = components.interrupter.clone();
         let device = self.device_of(&learner);
         let schedule = Schedule {
@@ -119,7 +115,7 @@ where
             train_items: dataloader_train.num_items(),
             valid_items: dataloader_valid.num_items(),
         };
-        let mut first = FirstRank {
+        let first = FirstRank {
             processor: components.event_processor,
             checkpointer: components.checkpointer,
             early_stopping: components.early_stopping,
@@ -130,170 +126,120 @@ where
         learner.fork(&device);
         let train = DeviceLoader::new(dataloader_train, &device);
         let valid = DeviceLoader::new(dataloader_valid, &device.clone().inner());
+        let event_store = first.event_store.clone();
+        let (learner, first) = (Shared::new(learner), Shared::new(first));
         let trained = self.check().and_then(|()| {
             let job = Job {
-                strategy: self,
+                strategy: self.clone(),
                 schedule,
-                interrupter: &interrupter,
-                device: &device,
+                interrupter: interrupter.clone(),
+                device: device.clone(),
             };
             let state = match &self.parallelism {
                 Some(p) if p.reads_optimizer_state() => {
-                    optimizer_state(&learner, &first.event_store)?
+                    learner.with(|learner| optimizer_state(learner, &event_store))?
                 }
                 _ => None,
             };
             match World::is_launched() {
-                true => job.as_process(&mut learner, state, &mut first, &train, &valid),
-                false => job.as_threads(&mut learner, state, &mut first, &train, &valid),
+                true => job.as_process(&learner, state, &first, &train, &valid),
+                false => job.as_threads(&learner, state, &first, &train, &valid),
             }
         });
-        let failure = trained.err();
-        if let Some(failure) = &failure {
-            interrupter.fail(match failure.clone() {
-                DistError::Rank { rank, problem } => failed(rank, problem),
-                failure => failed(0, failure.to_string()),
-            });
-        }
+        let failure = trained.err().map(|failure| {
+            let of_process = launched_rank().ok().flatten();
+            let (rank, problem) = match failure {
+                DistError::Rank { rank, problem } => (Some(rank), problem),
+                failure => (of_process, failure.to_string()),
+            };
+            let text = rank.map_or(problem.clone(), |rank| named(rank, &problem));
+            interrupter.fail(failed(rank.unwrap_or(0), text.clone()));
+            text
+        });
+        let first = first.take().expect("invariant: nobody else takes it");
+        let learner = learner.take().expect("invariant: it was put back");
         (learner.model(), first.processor, failure)
-    }
-}
-
-/// How training ended. A dashboard that closes makes the interrupter forget it.
-#[derive(Default)]
-struct End {
-    interrupted: Option<Interruption>,
-    error: Option<Arc<TrainingError>>,
-    failure: Option<DistError>,
-}
-
-/// The strategy with Burn's own frame around it: the dashboard's start and end, and the summary.
-struct OnFirstRank<'a, M> {
-    strategy: &'a Distributed<M>,
-    end: Mutex<End>,
-}
-
-impl<M: LearnerModel> OnFirstRank<'_, M> {
-    /// With the end that training had. A dashboard of a training that failed goes, so that the cause is seen.
-    fn told(self, mut result: LearningResult<M>) -> LearningResult<M> {
-        let end = self.end.into_inner();
-        let end = end.expect("invariant: no panic under this lock");
-        result.error = result.error.or(end.error);
-        result.interrupted = match result.error {
-            Some(_) => None,
-            None => result.interrupted.or(end.interrupted),
-        };
-        if result.error.is_some() {
-            result.renderer = Box::new(CliMetricsRenderer::new());
-        }
-        if let Some(failure) = end.failure {
-            eprintln!("training ended: {failure}");
-        }
-        result
-    }
-}
-
-impl<M: LearnerModel> SupervisedLearningStrategy<M> for OnFirstRank<'_, M>
-where
-    <M as TrainStep>::Output: RankOutput,
-    <M as InferenceStep>::Output: RankOutput,
-{
-    fn fit(
-        &self,
-        components: TrainingComponents<M>,
-        learner: Learner<M>,
-        dataloader_train: Loader<<M as TrainStep>::Input>,
-        dataloader_valid: Loader<<M as InferenceStep>::Input>,
-        starting_epoch: usize,
-    ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        let interrupter = components.interrupter.clone();
-        let (model, processor, failure) = self.strategy.fit_on_ranks(
-            components,
-            learner,
-            (dataloader_train, dataloader_valid),
-            starting_epoch,
-        );
-        let end = self.end.lock();
-        *end.expect("invariant: no panic under this lock") = End {
-            interrupted: interrupter.interruption(),
-            error: interrupter.error(),
-            failure,
-        };
-        (model, processor)
     }
 }
 
 impl<M: LearnerModel> Distributed<M> {
     fn device_of(&self, learner: &Learner<M>) -> Device {
-        let of_model = || learner.model().devices().into_iter().next();
-        let device = self.device.clone().or_else(of_model).unwrap_or_default();
-        let device = match device.is_autodiff() {
-            true => device,
-            false => device.autodiff(),
-        };
-        match self.checkpointing {
-            true => device.gradient_checkpointing(),
-            false => device,
+        let of_model = learner.model().devices().into_iter().next();
+        let of_model = of_model.unwrap_or_default();
+        // Of batches; a model that moves keeps its own, and both must be alike.
+        let strategy = of_model.gradient_checkpointing_strategy();
+        let device = self.device.clone().unwrap_or(of_model);
+        let device = device.without_autodiff().autodiff();
+        match strategy {
+            Some(GradientCheckpointingStrategy::Balanced) => device.gradient_checkpointing(),
+            _ => device,
         }
     }
 }
 
 /// One training.
-struct Job<'a, M> {
-    strategy: &'a Distributed<M>,
+struct Job<M> {
+    strategy: Distributed<M>,
     schedule: Schedule,
-    interrupter: &'a Interrupter,
-    device: &'a Device,
+    interrupter: Interrupter,
+    device: Device,
 }
 
-impl<M: LearnerModel> Job<'_, M>
+impl<M: LearnerModel> Job<M>
 where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
+    /// The learner is afterwards that of the first rank, unless it hangs.
     fn as_threads(
-        &self,
-        learner: &mut Learner<M>,
+        self,
+        learner: &Shared<Learner<M>>,
         optimizer_state: Option<Bytes>,
-        first: &mut FirstRank<M>,
+        first: &Shared<FirstRank<M>>,
         train: &DeviceLoader<<M as TrainStep>::Input>,
         valid: &DeviceLoader<<M as InferenceStep>::Input>,
     ) -> Result<()> {
-        let ranks = self.strategy.ranks;
+        let (ranks, options) = (self.strategy.ranks, self.strategy.options);
         let split = self.strategy.split.unwrap_or(BatchSplit::Batches);
-        let mut others: Vec<Learner<M>> = (1..ranks).map(|_| learner.clone()).collect();
-        let learners = std::iter::once(learner).chain(&mut others);
-        let firsts = std::iter::once(Some(first)).chain((1..ranks).map(|_| None));
         let sources = for_threads(train, split, ranks)?.into_iter();
         let sources = sources.zip(for_threads(valid, split, ranks)?);
+        // Moved, as a copy would keep the values that training starts from.
+        let own = learner.take().expect("invariant: it is there");
+        let mut learners: Vec<Learner<M>> = (1..ranks).map(|_| own.clone()).collect();
+        learners.insert(0, own);
         let states = std::iter::repeat_n(optimizer_state, ranks);
-        let seats: Vec<_> = learners
-            .zip(firsts)
-            .zip(states)
-            .zip(sources)
-            .map(|(((learner, first), optimizer_state), (train, valid))| {
-                Mutex::new(Some(Seat {
-                    learner,
-                    optimizer_state,
-                    train,
-                    valid,
-                    first,
-                }))
-            })
-            .collect();
-        launch_threads(ranks, self.strategy.options, |world| {
-            let seat = seats[world.rank()].lock();
-            let seat = seat.expect("invariant: no panic under this lock").take();
-            self.rank(&world, seat.expect("invariant: each rank starts once"))
-        })
-        .map(drop)
+        let seats = learners.into_iter().zip(states).zip(sources);
+        let seats: Vec<_> = seats.map(Shared::new).collect();
+        let ended: Vec<Shared<Learner<M>>> = (0..ranks).map(|_| Shared::empty()).collect();
+        let (of_ranks, back, first) = (seats.clone(), ended.clone(), first.clone());
+        let trained = launch_detached(ranks, options, move |world| {
+            let rank = world.rank();
+            let seat = of_ranks[rank].take();
+            let ((mut learner, optimizer_state), (train, valid)) =
+                seat.expect("invariant: each rank starts once");
+            let seat = Seat {
+                learner: &mut learner,
+                optimizer_state,
+                train,
+                valid,
+                first: (rank == 0).then(|| first.clone()),
+            };
+            let outcome = self.rank(&world, seat);
+            back[rank].put(learner);
+            outcome
+        });
+        let back = ended.iter().find_map(Shared::take);
+        let not_started = || seats.iter().find_map(Shared::take).map(|((own, _), _)| own);
+        let back = back.or_else(not_started);
+        learner.put(back.expect("invariant: some rank ended, or did not start"));
+        trained.map(drop)
     }
 
     fn as_process(
-        &self,
-        learner: &mut Learner<M>,
+        self,
+        learner: &Shared<Learner<M>>,
         optimizer_state: Option<Bytes>,
-        first: &mut FirstRank<M>,
+        first: &Shared<FirstRank<M>>,
         train: &DeviceLoader<<M as TrainStep>::Input>,
         valid: &DeviceLoader<<M as InferenceStep>::Input>,
     ) -> Result<()> {
@@ -303,15 +249,26 @@ where
             // Neighbouring seeds give unrelated streams in Burn's generators.
             self.device.seed(seed.wrapping_add(rank as u64));
         }
-        let split = self.strategy.split.unwrap_or(BatchSplit::Slices);
-        let seat = Seat {
-            learner,
-            optimizer_state,
-            train: for_process(train, split, rank, ranks)?,
-            valid: for_process(valid, split, rank, ranks)?,
-            first: (rank == 0).then_some(first),
+        let split = match self.strategy.split {
+            // Its slice is the whole, which has another order.
+            None if ranks == 1 => BatchSplit::Batches,
+            split => split.unwrap_or(BatchSplit::Slices),
         };
-        self.rank(&world, seat)
+        let sources = (
+            for_process(train, split, rank, ranks)?,
+            for_process(valid, split, rank, ranks)?,
+        );
+        let mut own = learner.take().expect("invariant: it is there");
+        let seat = Seat {
+            learner: &mut own,
+            optimizer_state,
+            train: sources.0,
+            valid: sources.1,
+            first: (rank == 0).then(|| first.clone()),
+        };
+        let outcome = self.rank(&world, seat);
+        learner.put(own);
+        outcome
     }
 
     /// Trains on one rank; when it fails, the others hear why.

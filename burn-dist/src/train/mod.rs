@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `distributed.rs` | the strategy that the line names |
 //! | `batch_split.rs`, `last_round.rs`, `gradient_reduction.rs` | its choices |
-//! | `learning_strategy.rs` | from Burn's trainer to ranks and back |
+//! | `learning_strategy.rs`, `on_first_rank.rs` | from Burn's trainer to ranks and back |
 //! | `rank_training.rs` | the loop of one rank |
 //! | `first_rank.rs` | what only one rank has: dashboard, metrics, checkpoints |
 //! | `round.rs` | what ranks tell each other before each batch |
@@ -22,6 +22,7 @@ mod first_rank;
 mod gradient_reduction;
 mod last_round;
 mod learning_strategy;
+mod on_first_rank;
 mod optimizer_state;
 mod parallelism;
 mod rank_learner;

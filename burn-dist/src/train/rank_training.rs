@@ -7,7 +7,7 @@ use burn::train::{
 };
 
 use super::batch_source::{Batch, BatchSource, SourceFailure};
-use super::first_rank::{Counted, FirstRank, Part};
+use super::first_rank::{Counted, FirstRank, Part, Shared};
 use super::rank_output::encode;
 use super::round::{Round, Wish, Word, meet};
 use super::{LastRound, Pass, RankLearner, RankOutput};
@@ -38,7 +38,7 @@ pub(super) struct RankTraining<'a, M: LearnerModel> {
     pub(super) interrupter: Interrupter,
     /// Whether the learner's model is the one that training ends with.
     pub(super) returns_model: bool,
-    pub(super) first: Option<&'a mut FirstRank<M>>,
+    pub(super) first: Option<Shared<FirstRank<M>>>,
 }
 
 /// The output of a batch, on its way to the metrics.
@@ -95,8 +95,8 @@ where
 
     fn train_epoch(&mut self, epoch: usize) -> Result<Ended> {
         let items = self.schedule.train_items;
-        if let Some(first) = &mut self.first {
-            first.start_part(Part::Train, epoch, items);
+        if let Some(first) = &self.first {
+            first.with(|first| first.start_part(Part::Train, epoch, items));
         }
         self.train.begin_epoch();
         let mut outgoing = Outgoing::default();
@@ -106,8 +106,9 @@ where
         let ended = loop {
             let (batch, round) = self.meet(next, std::mem::take(&mut outgoing))?;
             let lr = self.learner.lr_current();
-            if let Some(first) = &mut self.first {
-                first.count(Part::Train, &mut counted, round.outputs, items, &lr)?;
+            if let Some(first) = &self.first {
+                let outputs = round.outputs;
+                first.with(|first| first.count(Part::Train, &mut counted, outputs, items, &lr))?;
             }
             if let Some((rank, wish)) = round.end {
                 self.agree(rank, wish);
@@ -156,8 +157,8 @@ where
                 self.micro_step(None, false, Some(pending.active))?;
             }
         }
-        if let Some(first) = &mut self.first {
-            first.end_part(Part::Train, epoch);
+        if let Some(first) = &self.first {
+            first.with(|first| first.end_part(Part::Train, epoch));
         }
         Ok(ended)
     }
@@ -196,8 +197,8 @@ where
     /// others company are not counted.
     fn valid_epoch(&mut self, epoch: usize) -> Result<Ended> {
         let items = self.schedule.valid_items;
-        if let Some(first) = &mut self.first {
-            first.start_part(Part::Valid, epoch, items);
+        if let Some(first) = &self.first {
+            first.with(|first| first.start_part(Part::Valid, epoch, items));
         }
         let model = self.replica.valid()?;
         let lr = self.learner.lr_current();
@@ -207,8 +208,9 @@ where
         let mut next = self.valid.next();
         let ended = loop {
             let (batch, round) = self.meet(next, std::mem::take(&mut outgoing))?;
-            if let Some(first) = &mut self.first {
-                first.count(Part::Valid, &mut counted, round.outputs, items, &lr)?;
+            if let Some(first) = &self.first {
+                let outputs = round.outputs;
+                first.with(|first| first.count(Part::Valid, &mut counted, outputs, items, &lr))?;
             }
             if let Some((rank, wish)) = round.end {
                 self.agree(rank, wish);
@@ -234,11 +236,13 @@ where
                 }
             };
         };
-        if let Some(first) = &mut self.first {
-            first.end_part(Part::Valid, epoch);
-            if ended == Ended::Regularly {
-                first.end_metrics(epoch);
-            }
+        if let Some(first) = &self.first {
+            first.with(|first| {
+                first.end_part(Part::Valid, epoch);
+                if ended == Ended::Regularly {
+                    first.end_metrics(epoch);
+                }
+            });
         }
         Ok(ended)
     }
@@ -260,14 +264,17 @@ where
             return Ok(true);
         }
         let first = self.first.as_ref();
-        let writes = self.any(first.is_some_and(|first| first.writes_checkpoints()))?;
+        let writes =
+            self.any(first.is_some_and(|first| first.with(|first| first.writes_checkpoints())))?;
         if writes {
             let wanted = self.first.is_some();
             self.replica.write_back(self.learner, wanted)?;
             self.replica.write_back_optimizer(self.learner)?;
         }
-        let first = self.first.as_mut();
-        let ends = first.is_some_and(|first| first.end_epoch(self.learner, epoch));
+        let ends = match &self.first {
+            Some(first) => first.with(|first| first.end_epoch(self.learner, epoch)),
+            None => false,
+        };
         if writes {
             self.replica.let_go(self.learner);
         }
@@ -296,7 +303,7 @@ where
     fn wish(&self) -> Wish {
         match (self.interrupter.should_stop(), self.interrupter.error()) {
             (false, _) => Wish::Continue,
-            (true, Some(error)) => Wish::Fail(error.to_string()),
+            (true, Some(error)) => Wish::Fail(words(&error)),
             (true, None) => {
                 let reason = self.interrupter.get_message();
                 Wish::Stop(reason.unwrap_or_else(|| "no reason given".into()))
@@ -338,7 +345,7 @@ where
             Wish::Stop(_) => {}
             Wish::Fail(message) => {
                 if self.interrupter.error().is_none() {
-                    self.interrupter.fail(failed(rank, message));
+                    self.interrupter.fail(failed(rank, named(rank, &message)));
                 }
             }
         }
@@ -356,6 +363,22 @@ fn sent<T: RankOutput>(output: T) -> Result<Vec<u8>> {
     Ok(encode(synced.into_parts()))
 }
 
+/// A problem with the name of the rank that has it, unless it has that already.
+pub(super) fn named(rank: usize, problem: &str) -> String {
+    match problem.starts_with("rank ") {
+        true => problem.into(),
+        false => format!("rank {rank} failed: {problem}"),
+    }
+}
+
+/// An error without the frame that [`failed`] gave it.
+fn words(error: &TrainingError) -> String {
+    match error {
+        TrainingError::Workers(failures) if failures.len() == 1 => failures[0].message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// An error of a rank, in the words of Burn's trainer.
 pub(super) fn failed(rank: usize, message: String) -> TrainingError {
     TrainingError::Workers(vec![burn::train::train::WorkerFailure {
@@ -367,6 +390,6 @@ pub(super) fn failed(rank: usize, message: String) -> TrainingError {
 fn training_error(rank: usize, failure: SourceFailure) -> TrainingError {
     match failure {
         SourceFailure::Dataset(error) => TrainingError::Dataset(error),
-        failure => failed(rank, failure.to_string()),
+        failure => failed(rank, named(rank, &failure.to_string())),
     }
 }

@@ -295,6 +295,8 @@ impl Ranks {
             let last = last.expect("invariant: no panic under this lock");
             let mut text = self.recordings();
             let words = match last.is_empty() {
+                // It wrote there itself.
+                true if local_rank == 0 && self.owns_terminal => "; see above",
                 true => "; it said nothing more",
                 false => "; its last words:",
             };

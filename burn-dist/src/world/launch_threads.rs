@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::flight_signal::{self, FlightSignal};
-use super::{World, WorldOptions, nccl_start};
+use super::nccl_start::{self, Nccl};
+use super::{World, WorldOptions};
 use crate::communicator::InProcessHub;
 use crate::error::{DistError, Result};
 use crate::flight::FlightRecorder;
@@ -14,7 +15,8 @@ use crate::flight::FlightRecorder;
 /// Runs `f` on `ranks` threads, each with its world; results in rank order.
 ///
 /// When a rank fails or panics, its groups tell the others, which then end too; the error names the
-/// rank that failed first. A rank that computes for ever keeps this call waiting.
+/// rank that failed first. A rank that computes for ever keeps this call waiting, as it borrows
+/// what is the caller's.
 ///
 /// Rank threads share Burn's random generator: draw from a seed on one rank at a time, or leave it to
 /// [`DataParallel::wrap`](crate::data_parallel::DataParallel::wrap) to give all ranks the same values.
@@ -27,54 +29,13 @@ pub fn launch_threads<T: Send>(
     options: WorldOptions,
     f: impl Fn(World) -> Result<T> + Send + Sync,
 ) -> Result<Vec<T>> {
-    if ranks == 0 {
-        return Err(DistError::config("a world of 0 ranks", "start at least 1"));
-    }
-    let hub = InProcessHub::new();
-    let library = std::env::var_os("BURN_DIST_NCCL_LIBRARY").filter(|path| !path.is_empty());
-    let library = library.as_deref().map(Path::new);
-    let nccl = (0..ranks).map(|rank| nccl_start::start(&options, library, rank, ranks));
-    let nccl = nccl.collect::<Result<Vec<_>>>()?;
-    let recorders = recorders(ranks, options);
-    let _signal = FlightSignal::listen(recorders.clone())?;
-    let first: Mutex<Option<Failure>> = Mutex::new(None);
+    let all = RankThreads::new(ranks, options)?;
+    let _signal = all.listen()?;
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
-                let world = World::thread(
-                    rank,
-                    ranks,
-                    options,
-                    hub.clone(),
-                    nccl[rank].clone(),
-                    recorders.get(rank).cloned(),
-                );
-                let (f, first, hub) = (&f, &first, &hub);
-                let body = move || match catch_unwind(AssertUnwindSafe(|| f(world))) {
-                    Ok(Ok(value)) => {
-                        hub.end(rank, None);
-                        Some(value)
-                    }
-                    Ok(Err(error)) => {
-                        let problem = match &error {
-                            // It says so already.
-                            DistError::Rank { rank: of, problem } if *of == rank => problem.clone(),
-                            error => error.to_string(),
-                        };
-                        hub.end(rank, Some(&problem));
-                        note(first, rank, problem, error.comes_from_a_peer());
-                        None
-                    }
-                    Err(panic) => {
-                        let text = panic_text(&*panic);
-                        note(first, rank, format!("it panicked: {text}"), false);
-                        hub.end(rank, Some(&format!("it panicked: {text}")));
-                        None
-                    }
-                };
-                std::thread::Builder::new()
-                    .name(format!("rank {rank}"))
-                    .spawn_scoped(scope, body)
+                let (all, f) = (&all, &f);
+                named(rank).spawn_scoped(scope, move || all.run(rank, f))
             })
             .collect();
         threads
@@ -83,19 +44,115 @@ pub fn launch_threads<T: Send>(
             .map(|(rank, thread)| match thread {
                 Ok(thread) => thread.join().ok().flatten(),
                 Err(error) => {
-                    let problem = format!("its thread did not start: {error}");
-                    note(&first, rank, problem, false);
+                    all.not_started(rank, &error);
                     None
                 }
             })
             .collect()
     });
-    match first
-        .into_inner()
-        .expect("invariant: no panic under this lock")
-    {
-        Some(failure) => Err(failure.error),
-        None => Ok(results.into_iter().flatten().collect()),
+    all.end(results.into_iter().flatten().collect())
+}
+
+/// A rank's thread, not yet started.
+pub(super) fn named(rank: usize) -> std::thread::Builder {
+    std::thread::Builder::new().name(format!("rank {rank}"))
+}
+
+/// What the threads of one world share.
+pub(super) struct RankThreads {
+    number: usize,
+    options: WorldOptions,
+    hub: InProcessHub,
+    nccl: Vec<Option<Nccl>>,
+    recorders: Vec<FlightRecorder>,
+    first: Mutex<Option<Failure>>,
+}
+
+impl RankThreads {
+    pub(super) fn new(ranks: usize, options: WorldOptions) -> Result<Self> {
+        if ranks == 0 {
+            return Err(DistError::config("a world of 0 ranks", "start at least 1"));
+        }
+        let library = std::env::var_os("BURN_DIST_NCCL_LIBRARY").filter(|path| !path.is_empty());
+        let library = library.as_deref().map(Path::new);
+        let nccl = (0..ranks).map(|rank| nccl_start::start(&options, library, rank, ranks));
+        Ok(Self {
+            number: ranks,
+            options,
+            hub: InProcessHub::new(),
+            nccl: nccl.collect::<Result<_>>()?,
+            recorders: recorders(ranks, options),
+            first: Mutex::new(None),
+        })
+    }
+
+    /// Writes recordings when asked, until it is dropped.
+    pub(super) fn listen(&self) -> Result<Option<FlightSignal>> {
+        FlightSignal::listen(self.recorders.clone())
+    }
+
+    /// The whole of a rank; `None` if it fails or panics, which the others hear.
+    pub(super) fn run<T>(&self, rank: usize, f: impl Fn(World) -> Result<T>) -> Option<T> {
+        let world = World::thread(
+            rank,
+            self.number,
+            self.options,
+            self.hub.clone(),
+            self.nccl[rank].clone(),
+            self.recorders.get(rank).cloned(),
+        );
+        match catch_unwind(AssertUnwindSafe(|| f(world))) {
+            Ok(Ok(value)) => {
+                self.hub.end(rank, None);
+                Some(value)
+            }
+            Ok(Err(error)) => {
+                let problem = match &error {
+                    // It says so already.
+                    DistError::Rank { rank: of, problem } if *of == rank => problem.clone(),
+                    error => error.to_string(),
+                };
+                self.hub.end(rank, Some(&problem));
+                self.note(rank, problem, error.comes_from_a_peer());
+                None
+            }
+            Err(panic) => {
+                let problem = format!("it panicked: {}", panic_text(&*panic));
+                self.note(rank, problem.clone(), false);
+                self.hub.end(rank, Some(&problem));
+                None
+            }
+        }
+    }
+
+    pub(super) fn not_started(&self, rank: usize, error: &std::io::Error) {
+        self.note(rank, format!("its thread did not start: {error}"), false);
+    }
+
+    /// Keeps the first failure; one of a rank's own counts as earlier than what peers met because of it,
+    /// as a panicking rank leaves its groups before its panic arrives here.
+    fn note(&self, rank: usize, problem: String, from_a_peer: bool) {
+        let first = self.first.lock();
+        let mut first = first.expect("invariant: no panic under this lock");
+        if first
+            .as_ref()
+            .is_none_or(|known| known.from_a_peer && !from_a_peer)
+        {
+            *first = Some(Failure {
+                error: DistError::Rank { rank, problem },
+                from_a_peer,
+            });
+        }
+    }
+
+    /// The results, if no rank failed.
+    pub(super) fn end<T>(&self, results: Vec<T>) -> Result<Vec<T>> {
+        let first = self.first.lock();
+        let mut first = first.expect("invariant: no panic under this lock");
+        match first.take() {
+            Some(failure) => Err(failure.error),
+            None => Ok(results),
+        }
     }
 }
 
@@ -121,24 +178,10 @@ fn recorders(ranks: usize, options: WorldOptions) -> Vec<FlightRecorder> {
         .collect()
 }
 
+/// Why a rank ended.
 struct Failure {
     error: DistError,
     from_a_peer: bool,
-}
-
-/// Keeps the first failure; one of a rank's own counts as earlier than what peers met because of it,
-/// as a panicking rank leaves its groups before its panic arrives here.
-fn note(first: &Mutex<Option<Failure>>, rank: usize, problem: String, from_a_peer: bool) {
-    let mut first = first.lock().expect("invariant: no panic under this lock");
-    if first
-        .as_ref()
-        .is_none_or(|known| known.from_a_peer && !from_a_peer)
-    {
-        *first = Some(Failure {
-            error: DistError::Rank { rank, problem },
-            from_a_peer,
-        });
-    }
 }
 
 #[cfg(test)]

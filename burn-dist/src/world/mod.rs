@@ -10,7 +10,7 @@
 //! | `doctor.rs` | what a host offers to a world |
 //! | `nccl_start.rs` | NCCL, if the options ask for it |
 //! | `flight_signal.rs` | recordings on demand |
-//! | `launch_threads.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs`, `exit_report.rs`, `terminal_state.rs` | starting ranks |
+//! | `launch_threads.rs`, `launch_detached.rs`, `process_launch.rs`, `launch_processes.rs`, `launch_signals.rs`, `output.rs`, `exit_report.rs`, `terminal_state.rs` | starting ranks |
 //!
 //! Only this folder reads the environment.
 
@@ -20,6 +20,8 @@ mod exit_report;
 mod flight_signal;
 mod handshake;
 mod host_list;
+#[cfg(feature = "train")]
+mod launch_detached;
 mod launch_processes;
 mod launch_signals;
 mod launch_threads;
@@ -37,6 +39,8 @@ pub use doctor::Doctor;
 pub(crate) use environment::launched_rank;
 pub use environment::{Environment, Launcher};
 pub use exit_report::ExitReport;
+#[cfg(feature = "train")]
+pub(crate) use launch_detached::launch_detached;
 pub use launch_processes::launch_processes;
 pub use launch_threads::launch_threads;
 #[cfg(feature = "train")]
