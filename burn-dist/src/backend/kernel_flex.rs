@@ -6,10 +6,9 @@ use burn::tensor::{Bytes, DType};
 use half::{bf16, f16};
 
 use super::KernelBackend;
-use super::flex_arrays::{Stored, blank, owned, values, without_gaps};
+use super::flex_arrays::{Stored, owned, values, without_gaps};
 use super::flex_steps::{WithCopy, adamw, adamw_bf16_copies, adamw_f16_copies, sgd};
 use super::kernel_twins as twins;
-use crate::communicator::{ReduceOp, reduce_in_rank_order};
 use crate::kernels::{self, AdamWStep, ROW_PARTS, SgdStep, SquareSum};
 
 fn is_kernel_float(dtype: DType) -> bool {
@@ -73,27 +72,9 @@ fn unpacked<E: Stored>(from: &FlexTensor, place: std::ops::Range<usize>, scale: 
 fn rank_sum<E: Stored>(parts: FlexTensor, is_mean: bool) -> FlexTensor {
     let parts = without_gaps(parts);
     let shape = parts.layout().shape().clone();
-    let len: usize = shape[1..].iter().product();
-    let mut sum = blank::<E>(len, parts.dtype());
-    let target = sum.storage_mut::<E>();
-    target.copy_from_slice(&values::<E>(&parts)[..len]);
-    let places = (0..shape[0]).map(|rank| rank * len..(rank + 1) * len);
-    let in_order: Vec<&[u8]> = places
-        .map(|place| bytemuck::cast_slice(&values::<E>(&parts)[place]))
-        .collect();
-    let op = if is_mean {
-        ReduceOp::Mean
-    } else {
-        ReduceOp::Sum
-    };
-    reduce_in_rank_order(
-        parts.dtype(),
-        op,
-        0,
-        &in_order,
-        bytemuck::cast_slice_mut(target),
-    );
-    sum.reshape(shape[1..].to_vec().into())
+    let sum = kernels::rank_sum(values::<E>(&parts), shape[0], is_mean);
+    let layout = Layout::contiguous(shape[1..].to_vec().into());
+    FlexTensor::new(Bytes::from_elems(sum), layout, parts.dtype())
 }
 
 fn softmax_merge<E: Stored>(

@@ -10,6 +10,7 @@
 //! | `vectors.rs` | loops compiled for the vectors that the processor has |
 //! | `adamw_step.rs`, `sgd_step.rs` | a step of AdamW, of gradient descent with momentum |
 //! | `scaled_copy.rs` | packing and unpacking: another element type, times a number |
+//! | `rank_sum.rs` | staged collectives: arrays of ranks added up in their order |
 //! | `softmax_merge.rs` | attention over parts of the keys, put together |
 //! | `exact_sum.rs`, `square_sum.rs` | a norm that does not depend on the order of its terms |
 //! | `row_losses.rs` | cross entropy of the columns that a rank has, and its gradient |
@@ -18,6 +19,7 @@ mod adamw_step;
 mod exact_sum;
 mod f16_arrays;
 mod kernel_float;
+mod rank_sum;
 mod row_losses;
 mod scaled_copy;
 mod sgd_step;
@@ -28,6 +30,7 @@ mod vectors;
 pub use adamw_step::{AdamWScalars, AdamWStep};
 pub use exact_sum::ExactSum;
 pub use kernel_float::{KernelFloat, WideFloat};
+pub use rank_sum::rank_sum;
 pub use row_losses::{ROW_PARTS, ROW_SLOPES, row_parts, row_slopes};
 pub use scaled_copy::{scaled_add, scaled_copy, scaled_vec};
 pub use sgd_step::{SgdScalars, SgdStep};

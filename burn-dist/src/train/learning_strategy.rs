@@ -142,8 +142,8 @@ where
                 _ => None,
             };
             match World::is_launched() {
-                true => job.as_process(&learner, state, &first, &train, &valid),
-                false => job.as_threads(&learner, state, &first, &train, &valid),
+                true => job.on_process(&learner, state, &first, &train, &valid),
+                false => job.on_threads(&learner, state, &first, &train, &valid),
             }
         });
         let failure = trained.err().map(|failure| {
@@ -191,7 +191,7 @@ where
     <M as InferenceStep>::Output: RankOutput,
 {
     /// The learner is afterwards that of the first rank, unless it hangs.
-    fn as_threads(
+    fn on_threads(
         self,
         learner: &Shared<Learner<M>>,
         optimizer_state: Option<Bytes>,
@@ -235,7 +235,7 @@ where
         trained.map(drop)
     }
 
-    fn as_process(
+    fn on_process(
         self,
         learner: &Shared<Learner<M>>,
         optimizer_state: Option<Bytes>,

@@ -313,13 +313,9 @@ impl Ranks {
         if let Some(signal) = signal {
             let text = self.recordings() + &format!("ended all ranks on signal {signal}\n");
             Stream::Error.write(text.as_bytes());
-            return ExitReport {
-                code: 128 + signal as u8,
-                failed_rank: None,
-            };
         }
         ExitReport {
-            code: 0,
+            code: signal.map_or(0, |signal| 128 + signal as u8),
             failed_rank: None,
         }
     }
