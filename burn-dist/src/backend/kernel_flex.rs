@@ -337,3 +337,47 @@ where
     );
     logits
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Element, bf16, f16};
+    use bytemuck::Pod;
+    use proptest::prelude::*;
+
+    use crate::communicator::{ReduceOp, reduce_in_rank_order};
+    use crate::kernels::{KernelFloat, WideFloat, rank_sum};
+
+    /// Against what collectives on the host do.
+    fn check<E: KernelFloat + Element + Pod>(values: &[f32], ranks: usize) {
+        let len = values.len() / ranks;
+        let narrow = |&value: &f32| E::narrow(E::Wide::from_f64(value.into()));
+        let parts: Vec<E> = values[..len * ranks].iter().map(narrow).collect();
+        let bytes: Vec<&[u8]> = (0..ranks)
+            .map(|rank| bytemuck::cast_slice(&parts[rank * len..][..len]))
+            .collect();
+        for (is_mean, op) in [(false, ReduceOp::Sum), (true, ReduceOp::Mean)] {
+            let mut right = parts[..len].to_vec();
+            let target = bytemuck::cast_slice_mut(&mut right);
+            reduce_in_rank_order(E::dtype(), op, 0, &bytes, target);
+            for (got, right) in rank_sum(&parts, ranks, is_mean).iter().zip(&right) {
+                let (got, right) = (got.widen().to_f64(), right.widen().to_f64());
+                assert!(got.to_bits() == right.to_bits() || got.is_nan() && right.is_nan());
+            }
+            assert_eq!(rank_sum(&parts, ranks, is_mean).len(), len);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_rank_sum_is_what_collectives_do(
+            bits in prop::collection::vec(any::<u32>(), 0..6000),
+            ranks in 1usize..6,
+        ) {
+            let values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
+            check::<f32>(&values, ranks);
+            check::<f64>(&values, ranks);
+            check::<f16>(&values, ranks);
+            check::<bf16>(&values, ranks);
+        }
+    }
+}
