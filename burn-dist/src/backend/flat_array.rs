@@ -8,7 +8,7 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{FlatWork, StartedArray, device_sums};
+use super::{FlatWork, KernelChoice, StartedArray, device_sums, unpack};
 use crate::communicator::{HostBuffer, Operation};
 use crate::group::ProcessGroup;
 
@@ -92,8 +92,9 @@ impl FlatArray {
         match self {
             Self::Host(buffer) => Self::Host(buffer.excerpt(elements, dtype)),
             Self::Device(tensor) => {
-                let part = tensor.clone().slice([elements]);
-                Self::Device(device_sums::cast(part, dtype))
+                let (start, shape) = (elements.start, [elements.len()]);
+                let fused = KernelChoice::Fused;
+                Self::Device(unpack(tensor.clone(), start, shape, 1.0, dtype, fused))
             }
         }
     }

@@ -3,7 +3,7 @@
 use burn::backend::{Element, flex::FlexTensor, flex::Layout};
 use burn::tensor::{Bytes, DType};
 
-use crate::kernels::KernelFloat;
+use crate::kernels::{KernelFloat, new_array};
 
 /// What Flex stores and kernels compute on.
 pub(super) trait Stored: KernelFloat + Element + bytemuck::Pod {}
@@ -40,7 +40,8 @@ pub(super) fn from_values<E: Stored>(values: Vec<E>, like: &FlexTensor) -> FlexT
 
 /// An array for a kernel to fill.
 pub(super) fn blank<E: Stored>(len: usize, dtype: DType) -> FlexTensor {
-    let values = vec![E::zeroed(); len];
+    let mut values = new_array(len);
+    values.resize(len, E::zeroed());
     FlexTensor::new(
         Bytes::from_elems(values),
         Layout::contiguous([len].into()),

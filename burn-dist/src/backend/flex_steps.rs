@@ -5,7 +5,7 @@ use burn::tensor::DType;
 use half::{bf16, f16};
 
 use super::flex_arrays::{Stored, blank, from_values, owned, values, without_gaps};
-use crate::kernels::{AdamWStep, SgdStep};
+use crate::kernels::{AdamWStep, SgdStep, new_array};
 
 pub(super) fn adamw<E: Stored, G: Stored>(
     tensors: [FlexTensor; 4],
@@ -20,7 +20,7 @@ pub(super) fn adamw<E: Stored, G: Stored>(
         step.run(parameters, values::<G>(&gradient), m, v);
         return (parameter, moment_1, moment_2);
     }
-    let mut stepped = Vec::with_capacity(len);
+    let mut stepped = new_array(len);
     step.run_into(
         values::<E>(&parameter),
         values::<G>(&gradient),

@@ -82,7 +82,8 @@ pub fn pack<const D: usize>(
     })
 }
 
-/// `[n] -> shape`: the bucket's elements from `start` on, times a number, in another type.
+/// `[n] -> shape`: the bucket's elements from `start` on, times a number, in another type. On Flex a view of the
+/// bucket if they stay as they are.
 pub fn unpack<const D: usize>(
     bucket: Tensor<1>,
     start: usize,

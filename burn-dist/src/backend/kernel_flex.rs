@@ -54,19 +54,14 @@ fn scaled_cast<E: Stored>(
 ) {
     with_float!(from.dtype(), A => {
         match scale == 1.0 && A::dtype() == E::dtype() {
-            true => to.copy_from_slice(bytemuck::cast_slice(&values::<A>(from)[place])),
+            true => kernels::plain_copy(bytemuck::cast_slice(&values::<A>(from)[place]), to),
             false => kernels::scaled_copy(&values::<A>(from)[place], scale, to),
         }
     })
 }
 
 fn unpacked<E: Stored>(from: &FlexTensor, place: std::ops::Range<usize>, scale: f64) -> Vec<E> {
-    with_float!(from.dtype(), A => {
-        match scale == 1.0 && A::dtype() == E::dtype() {
-            true => bytemuck::cast_slice(&values::<A>(from)[place]).to_vec(),
-            false => kernels::scaled_vec(&values::<A>(from)[place], scale),
-        }
-    })
+    with_float!(from.dtype(), A => kernels::scaled_vec(&values::<A>(from)[place], scale))
 }
 
 fn rank_sum<E: Stored>(parts: FlexTensor, is_mean: bool) -> FlexTensor {
@@ -200,6 +195,9 @@ impl KernelBackend for Flex {
     ) -> FlexTensor {
         if !rounds_once(bucket.dtype(), dtype) {
             return twins::unpack::<Self>(bucket, start, len, scale, dtype);
+        }
+        if scale == 1.0 && bucket.dtype() == dtype {
+            return bucket.narrow(0, start, len);
         }
         let bucket = without_gaps(bucket);
         let layout = Layout::contiguous([len].into());

@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::tensor::{DType, bf16, f16};
 
 use super::HostBuffer;
-use crate::kernels::{KernelFloat, SquareSum, scaled_add, scaled_copy};
+use crate::kernels::{KernelFloat, SquareSum, plain_copy, scaled_add, scaled_copy};
 
 impl HostBuffer {
     /// The element type in which arrays of `dtype` are summed: 16-bit ones in f32.
@@ -117,7 +117,7 @@ impl HostBuffer {
 fn write(target: &mut [u8], values: &HostBuffer, dtype: DType, first: bool) {
     let bytes = values.bytes();
     match (dtype, values.dtype()) {
-        (to, from) if to == from && first => target.copy_from_slice(bytes),
+        (to, from) if to == from && first => plain_copy(bytes, target),
         (DType::F64, DType::F64) => put::<f64, f64>(target, bytes, first),
         (DType::F32, DType::F32) => put::<f32, f32>(target, bytes, first),
         (DType::F64, DType::F32) => put::<f64, f32>(target, bytes, first),

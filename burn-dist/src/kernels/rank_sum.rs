@@ -1,7 +1,7 @@
 //! [`rank_sum`]: arrays of several ranks added up.
 
 use super::vectors::{VectorLoop, vectorised_loop};
-use super::{KernelFloat, WideFloat};
+use super::{KernelFloat, WideFloat, new_array};
 
 /// Elements of one block of sums: they stay in the first-level cache.
 const BLOCK: usize = 1024;
@@ -21,7 +21,7 @@ pub fn rank_sum<E: KernelFloat>(parts: &[E], ranks: usize, is_mean: bool) -> Vec
     let mut sums = [E::Wide::from_f64(0.0); BLOCK];
     let mut wide = sums;
     let mut narrow = [E::narrow(E::Wide::from_f64(0.0)); BLOCK];
-    let mut result = Vec::with_capacity(len);
+    let mut result = new_array(len);
     for start in (0..len).step_by(BLOCK) {
         let size = BLOCK.min(len - start);
         let (sums, wide) = (&mut sums[..size], &mut wide[..size]);

@@ -3,7 +3,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::vectors::{VectorLoop, prefetch, vectorised_loop};
+use super::square_lanes::{BLOCK, Lanes, SIGN};
+use super::vectors::vectorised;
 use super::{ExactSum, f16_arrays};
 
 /// The exact sum of squares of floats: the same elements give the same bits however they are cut, ordered
@@ -24,13 +25,16 @@ impl SquareSum {
     /// Adds the squares of an array.
     pub fn add_f32(&mut self, values: &[f32]) {
         let mut lanes = Lanes::new(1);
-        for block in values.chunks(BLOCK) {
-            if !lanes.try_add(block) {
+        let mut rest = values;
+        while !rest.is_empty() {
+            let sum = &mut self.sum;
+            let added = lanes.add_blocks(rest, sum);
+            rest = &rest[added..];
+            if !rest.is_empty() {
                 lanes.flush(&mut self.sum);
+                let block;
+                (block, rest) = rest.split_at(BLOCK.min(rest.len()));
                 self.add_widely_spread(block, &mut lanes);
-            }
-            if lanes.blocks == BLOCKS {
-                lanes.flush(&mut self.sum);
             }
         }
         lanes.flush(&mut self.sum);
@@ -38,9 +42,12 @@ impl SquareSum {
 
     /// A block that does not fit the window before: a new one, and one by one what is outside of it.
     fn add_widely_spread(&mut self, block: &[f32], lanes: &mut Lanes) {
-        let finite = block.iter().map(|x| x.to_bits() & !SIGN);
-        let largest = finite.filter(|&bits| bits < INFINITE).max();
-        *lanes = Lanes::new((largest.unwrap_or(0) >> 23) as i32);
+        let largest = vectorised(|| {
+            let magnitudes = block.iter().map(|x| x.to_bits() & !SIGN);
+            let finite = magnitudes.map(|bits| if bits < INFINITE { bits } else { 0 });
+            finite.fold(0, u32::max)
+        });
+        *lanes = Lanes::new((largest >> 23) as i32);
         if lanes.try_add(block) {
             return;
         }
@@ -162,151 +169,13 @@ impl SquareSum {
     }
 }
 
-const SIGN: u32 = 1 << 31;
 const INFINITE: u32 = 0xff << 23;
-/// Elements that are tested together.
-const BLOCK: usize = 2048;
-/// Blocks that both sums have room for.
-const BLOCKS: usize = 4;
-/// Sums beside each other.
-const WIDTH: usize = 32;
-/// log2 of the terms of one sum.
-const TERMS: i32 = (BLOCK * BLOCKS / WIDTH).ilog2() as i32;
-/// How far below the largest exponent a block's elements may lie.
-const REACH: i32 = 20;
-/// Bytes from what is computed on to what is fetched: some hundred nanoseconds.
-const AHEAD: usize = 8192;
-
-/// Sums of the squares of elements of like size.
-struct Lanes {
-    /// Multiples of `unit`, on top of `2^52 unit`.
-    high: [f64; WIDTH],
-    /// What was rounded off.
-    low: [f64; WIDTH],
-    /// log2
-    unit: i32,
-    /// Bits of the smallest element inside the window.
-    smallest: u32,
-    blocks: usize,
-}
-
-impl Lanes {
-    /// A window for elements below twice the power of two of this biased exponent.
-    fn new(largest: i32) -> Self {
-        let largest = largest.max(1);
-        let smallest = largest - REACH;
-        // Room for twice the size of the largest square, in as many terms.
-        let room = 2 * (largest - 127) + 4 + TERMS;
-        Self {
-            high: [2f64.powi(room); WIDTH],
-            low: [0.0; WIDTH],
-            unit: room - 52,
-            smallest: match smallest > 1 {
-                true => (smallest as u32) << 23,
-                false => 1,
-            },
-            blocks: 0,
-        }
-    }
-
-    /// Adds a block if all of it is inside the window, else nothing.
-    fn try_add(&mut self, block: &[f32]) -> bool {
-        let (high, low, smallest) = vectorised_loop(BlockSquares {
-            block,
-            high: self.high,
-            low: self.low,
-        });
-        let limit = 2f64.powi(self.unit + 53);
-        // Sums grow, so that none was above the limit before; comparisons with NaN are false.
-        let fits = high.iter().all(|&sum| sum < limit) && smallest >= 2 * self.smallest - 1;
-        if fits {
-            (self.high, self.low) = (high, low);
-            self.blocks += 1;
-        }
-        fits
-    }
-
-    /// Moves both sums on.
-    fn flush(&mut self, sum: &mut ExactSum) {
-        if self.blocks == 0 {
-            return;
-        }
-        let base = 2f64.powi(self.unit + 52);
-        let scaled = |values: &[f64; WIDTH], base: f64, unit: i32| -> i128 {
-            // In two steps: the power alone may be out of range.
-            let factor = 2f64.powi(-unit / 2);
-            let rest = 2f64.powi(-unit - -unit / 2);
-            let whole = values.iter().map(|x| ((x - base) * factor * rest) as i64);
-            whole.sum::<i64>().into()
-        };
-        sum.add(scaled(&self.high, base, self.unit), self.unit);
-        // A square's lowest bit.
-        let smallest = ((self.smallest >> 23) as i32).max(1);
-        let unit = 2 * (smallest - 150);
-        sum.add(scaled(&self.low, 0.0, unit), unit);
-        self.high = [base; WIDTH];
-        self.low = [0.0; WIDTH];
-        self.blocks = 0;
-    }
-}
-
-/// One block into both sums.
-struct BlockSquares<'a> {
-    block: &'a [f32],
-    high: [f64; WIDTH],
-    low: [f64; WIDTH],
-}
-
-impl VectorLoop for BlockSquares<'_> {
-    /// Both sums, and twice the bits of the smallest element that is not 0, less one.
-    type Output = ([f64; WIDTH], [f64; WIDTH], u32);
-
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) -> Self::Output {
-        let Self {
-            block,
-            mut high,
-            mut low,
-        } = self;
-        let mut smallest = [u32::MAX; WIDTH];
-        let mut add = |values: &[f32; WIDTH]| {
-            for i in 0..WIDTH {
-                let twice = values[i].to_bits() << 1;
-                smallest[i] = smallest[i].min(twice.wrapping_sub(1));
-                let x = f64::from(values[i]);
-                // Both ways are exact: a square of 24 bits has at most 48.
-                let square = x * x;
-                let sum = match FUSED {
-                    true => x.mul_add(x, high[i]),
-                    false => high[i] + square,
-                };
-                let rounded = sum - high[i];
-                high[i] = sum;
-                low[i] += match FUSED {
-                    true => x.mul_add(x, -rounded),
-                    false => square - rounded,
-                };
-            }
-        };
-        let (rows, rest) = block.as_chunks::<WIDTH>();
-        for row in rows {
-            prefetch(row, AHEAD);
-            add(row);
-        }
-        if !rest.is_empty() {
-            let mut row = [0.0; WIDTH];
-            row[..rest.len()].copy_from_slice(rest);
-            add(&row);
-        }
-        let smallest = smallest.into_iter().fold(u32::MAX, u32::min);
-        (high, low, smallest)
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::square_lanes::tests::arrays;
     use super::*;
 
     fn fast(values: &[f32]) -> SquareSum {
@@ -321,48 +190,11 @@ mod tests {
         sum
     }
 
-    /// A length, and how many bits of exponents elements are spread over.
-    fn arrays() -> impl Strategy<Value = Vec<f32>> {
-        let lengths = prop_oneof![0usize..40, 2000usize..2100, 8000usize..20_000];
-        (lengths, 0u32..256, 0u32..256, any::<u64>()).prop_map(|(len, spread, least, seed)| {
-            let mut state = seed;
-            let mut values = Vec::with_capacity(len);
-            for _ in 0..len {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                let random = (state >> 32) as u32;
-                let exponent = least + random % (spread + 1);
-                let exponent = exponent.min(255) * u32::from(!random.is_multiple_of(97));
-                values.push(f32::from_bits(random & (SIGN | 0x7f_ffff) | exponent << 23));
-            }
-            values
-        })
-    }
-
     proptest! {
         #[test]
         fn the_fast_way_is_the_way_in_integers(values in arrays()) {
             let (fast, right) = (fast(&values), one_by_one(&values));
             prop_assert_eq!(fast.to_parts(), right.to_parts());
-        }
-
-        #[test]
-        fn without_fused_products_the_same(values in arrays()) {
-            for block in values.chunks(BLOCK) {
-                let squares = || BlockSquares {
-                    block,
-                    high: [2f64.powi(40); WIDTH],
-                    low: [0.0; WIDTH],
-                };
-                let bits = |(high, low, smallest): ([f64; WIDTH], [f64; WIDTH], u32)| {
-                    (high.map(f64::to_bits), low.map(f64::to_bits), smallest)
-                };
-                if block.iter().all(|x| x.abs() < 1e6) {
-                    let (fused, plain) = (squares().run::<true>(), squares().run::<false>());
-                    prop_assert_eq!(bits(fused), bits(plain));
-                }
-            }
         }
 
         #[test]

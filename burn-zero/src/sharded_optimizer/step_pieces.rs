@@ -6,7 +6,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
-use burn_dist::backend::{FlatMemory, FlatWork};
+use burn_dist::backend::{FlatMemory, FlatWork, KernelChoice, unpack};
 use burn_dist::communicator::{HostBuffer, Operation};
 use burn_dist::data_parallel::{BucketShard, DataParallel};
 use burn_dist::{DistError, Result};
@@ -132,7 +132,8 @@ impl Pieces {
                     continue;
                 }
                 let dtype = self.master.unwrap_or(specs[piece.parameter].dtype);
-                let gradient = part.clone().slice([piece.place.clone()]).cast(dtype);
+                let (start, shape) = (piece.place.start, [piece.place.len()]);
+                let gradient = unpack(part.clone(), start, shape, 1.0, dtype, KernelChoice::Fused);
                 gradients.push((number, gradient));
             }
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 
-const LARGE_PAGE: usize = 2 << 20;
+use crate::kernels::in_large_pages;
 
 /// Memory for arrays. It keeps what was in use at once at its peak, and no more; an array
 /// may lie in memory of up to 5/4 of its size. Cheap to clone.
@@ -78,25 +78,10 @@ impl MemoryPool {
     }
 }
 
-/// New memory; in large pages where the system has them, as there are fewer of those to be mapped
-/// and looked up.
+/// New memory, in large pages where the system has them.
 fn fresh(words: usize) -> Vec<u64> {
     let mut memory = vec![0; words];
-    let len = 8 * words;
-    if len >= 2 * LARGE_PAGE {
-        let start = memory.as_mut_ptr().cast::<u8>();
-        let skip = start.align_offset(LARGE_PAGE);
-        let whole = (len - skip) / LARGE_PAGE * LARGE_PAGE;
-        // SAFETY: the range lies inside the vector's own memory, and the advice does not change its
-        // content. A system without large pages says no, which harms nobody.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                start.add(skip).cast(),
-                whole,
-                rustix::mm::Advice::LinuxHugepage,
-            )
-        };
-    }
+    in_large_pages(&mut memory);
     memory
 }
 
